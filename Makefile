@@ -1,0 +1,41 @@
+# Two commands matter: `make train` and `make test`. Each builds what it needs on a machine with Python 3.11 and pip.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# torch is pinned in constraints.txt, for every install: an unpinned one pulls gigabytes of CUDA libraries.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: setup train test lint bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --retries 10 "$$(cat constraints.txt)"
+	$(BIN)/pip install --quiet --retries 10 --editable ".[dev]"
+	touch $@
+
+train: setup
+	$(BIN)/python examples/ppo_cartpole.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell src tests docs examples benchmarks README.md CHANGELOG.md
+	$(BIN)/python scripts/check_sizes.py
+
+# In random order, on two processes; documentation examples are tests too.
+test: setup lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -p no:randomly --doctest-modules src/clusterenv
+
+bench: setup
+	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.startup
+
+clean:
+	rm -rf $(VENV) build dist

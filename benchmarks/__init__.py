@@ -1,0 +1,1 @@
+"""Measurements of ClusterEnv beside its peers; see README.md in this folder."""

@@ -1,0 +1,1 @@
+"""One small file per contender; each runs alone in the virtual environment of its library."""

@@ -1,0 +1,87 @@
+"""ClusterEnv: Gymnasium environments on many processes, behind the ordinary `VectorEnv` API.
+
+    import clusterenv
+
+    envs = clusterenv.make_vec("CartPole-v1", num_envs=32, cluster="local:4")
+    observations, infos = envs.reset(seed=1)
+
+Names load when they are first used, so that `import clusterenv` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from clusterenv import _registration
+
+if TYPE_CHECKING:
+    from clusterenv.config import Inproc, Local, OnLoss, Timeouts
+    from clusterenv.env.make import make_vec
+    from clusterenv.env.vector import ClusterEnv
+    from clusterenv.errors import (
+        ActionError,
+        ClusterEnvError,
+        ConfigError,
+        ConfigTypeError,
+        EnvError,
+        LaunchError,
+        ResultError,
+        SpaceMismatch,
+        WorkerLost,
+        WorkersMissing,
+    )
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "ActionError": "errors",
+    "ClusterEnv": "env.vector",
+    "ClusterEnvError": "errors",
+    "ConfigError": "errors",
+    "ConfigTypeError": "errors",
+    "EnvError": "errors",
+    "Inproc": "config",
+    "LaunchError": "errors",
+    "Local": "config",
+    "OnLoss": "config",
+    "ResultError": "errors",
+    "SpaceMismatch": "errors",
+    "Timeouts": "config",
+    "WorkerLost": "errors",
+    "WorkersMissing": "errors",
+    "make_vec": "env.make",
+}
+
+__all__ = [
+    "ActionError",
+    "ClusterEnv",
+    "ClusterEnvError",
+    "ConfigError",
+    "ConfigTypeError",
+    "EnvError",
+    "Inproc",
+    "LaunchError",
+    "Local",
+    "OnLoss",
+    "ResultError",
+    "SpaceMismatch",
+    "Timeouts",
+    "WorkerLost",
+    "WorkersMissing",
+    "make_vec",
+]
+
+_registration.when_gymnasium_loads()
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

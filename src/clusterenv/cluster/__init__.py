@@ -1,0 +1,1 @@
+"""Decisions without I/O: events and numbers in, answers out."""

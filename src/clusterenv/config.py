@@ -1,0 +1,183 @@
+"""What a user can set: where the workers run, how long we wait, what happens after a loss.
+
+Frozen values, checked once, when they are made. Units are in the names.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import os
+import re
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from clusterenv.errors import ConfigError, ConfigTypeError, unknown
+
+# A worker is a process with its own interpreter, about 40 MB. More than this on one host is a slip of the pen.
+MAX_WORKERS = 1024
+# A batch of a million environments would need minutes to build; a larger number is a slip of the pen too.
+MAX_ENVS = 1_000_000
+
+CLUSTERS = ("inproc", "local")
+
+
+class OnLoss(enum.Enum):
+    """What happens when a worker is lost or an environment raises.
+
+    RESTART: its slots come back truncated with `info["worker_lost"]`, then go on in fresh environments.
+    RAISE: the call raises `WorkerLost` or `EnvError`; `reset()` makes the batch whole again.
+    """
+
+    RESTART = "restart"
+    RAISE = "raise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long we wait before we call something lost, in seconds. `None` waits for ever and must be typed.
+
+    Attributes:
+        start_s: from the start of a worker until its environments are built.
+        reset_s: one `reset()` of a whole block.
+        step_s: one step of a whole block.
+        call_s: one `call`, `get_attr`, `set_attr` or `render`.
+        close_s: for the environments to close by themselves before they are ended.
+    """
+
+    start_s: float | None = 60.0
+    reset_s: float | None = 60.0
+    step_s: float | None = 60.0
+    call_s: float | None = 60.0
+    close_s: float | None = 5.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            check_seconds(f"timeouts.{field.name}", getattr(self, field.name))
+
+
+def check_seconds(name: str, value: object) -> float | None:
+    """Return `value` if it is a usable limit in seconds, or None; raise ConfigError if not."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigTypeError(f"{name}={value!r} must be a number of seconds, or None to wait for ever.")
+    if not math.isfinite(value) or value <= 0:
+        raise ConfigError(f"{name}={value!r} must be a positive, finite number of seconds, or None to wait for ever.")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Inproc:
+    """Environments in the head's own process: breakpoints work, nothing is started.
+
+    Attributes:
+        workers: into how many blocks the slots are split. It changes no result; it helps to test splits.
+    """
+
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        _check_workers("inproc", self.workers)
+
+    @property
+    def text(self) -> str:
+        """The short text that means the same."""
+        return "inproc" if self.workers == 1 else f"inproc:{self.workers}"
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Worker processes on this host.
+
+    Attributes:
+        workers: how many processes. Default: one per usable core.
+        affinity: "auto" pins worker i to core i when the workers cover every usable core, so that they never
+            crowd one core; with fewer workers the scheduler does better, above all when several runs share the
+            host. "pin" and "off" decide by hand.
+        threads: threads for BLAS, OpenMP and the like in each worker; None leaves their defaults.
+    """
+
+    workers: int = 0
+    affinity: Literal["auto", "pin", "off"] = "auto"
+    threads: int | None = 1
+
+    def __post_init__(self) -> None:
+        if self.workers == 0:
+            object.__setattr__(self, "workers", usable_cores())
+        _check_workers("local", self.workers)
+        if self.affinity not in ("auto", "pin", "off"):
+            raise ConfigError(unknown("affinity", str(self.affinity), ("auto", "pin", "off")))
+        if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
+            raise ConfigError(f"threads={self.threads!r} must be a whole number of at least 1, or None.")
+
+    @property
+    def text(self) -> str:
+        """The short text that means the same."""
+        return f"local:{self.workers}"
+
+    def core_for(self, worker: int, cores: list[int]) -> int | None:
+        """The core that `worker` is pinned to, or None to leave it to the scheduler."""
+        pin = self.affinity == "pin" or (self.affinity == "auto" and self.workers >= len(cores))
+        return cores[worker % len(cores)] if pin else None
+
+
+Cluster = Inproc | Local
+
+
+def usable_cores() -> int:
+    """How many cores this process may use (containers and `taskset` may allow fewer than exist)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def parse_cluster(cluster: str | Cluster) -> Cluster:
+    """Turn the short text of `cluster=` into the typed object.
+
+    Example:
+        >>> parse_cluster("local:4").workers
+        4
+    """
+    if isinstance(cluster, (Inproc, Local)):
+        return cluster
+    if not isinstance(cluster, str):
+        raise ConfigTypeError(
+            f"cluster={cluster!r} must be a text such as 'local:4', or clusterenv.Inproc(...) or clusterenv.Local(...)."
+        )
+    kind, _, count = cluster.partition(":")
+    if kind not in CLUSTERS:
+        raise ConfigError(unknown("cluster", cluster, CLUSTERS) + " For example cluster='local:4'.")
+    if ":" in cluster and not re.fullmatch(r"[0-9]{1,9}", count):
+        raise ConfigError(f"cluster={cluster[:80]!r}: the number of workers must be a whole number, as in '{kind}:4'.")
+    if ":" in cluster:
+        _check_workers(kind, int(count))
+    workers = int(count) if count else None
+    if kind == "inproc":
+        return Inproc(workers or 1)
+    return Local(workers or 0)
+
+
+def check_num_envs(num_envs: object) -> int:
+    """Return `num_envs` as an int, or raise ConfigError."""
+    if isinstance(num_envs, bool) or not hasattr(type(num_envs), "__index__"):
+        raise ConfigTypeError(f"num_envs={num_envs!r} must be a whole number of at least 1.")
+    count = int(num_envs.__index__())  # type: ignore[attr-defined]
+    if count < 1:
+        raise ConfigError(f"num_envs={count} must be at least 1.")
+    if count > MAX_ENVS:
+        raise ConfigError(f"num_envs={count} is more than {MAX_ENVS:,}, the most that one batch may hold.")
+    return count
+
+
+def parse_on_loss(on_loss: str | OnLoss) -> OnLoss:
+    """Turn "restart" or "raise" into the enum."""
+    try:
+        return OnLoss(on_loss)
+    except ValueError:
+        raise ConfigError(unknown("on_loss", str(on_loss), [choice.value for choice in OnLoss])) from None
+
+
+def _check_workers(kind: str, workers: object) -> None:
+    if isinstance(workers, bool) or not isinstance(workers, int):
+        raise ConfigTypeError(f"{kind}: workers={workers!r} must be a whole number of at least 1.")
+    if not 1 <= workers <= MAX_WORKERS:
+        raise ConfigError(f"{kind}:{workers} must have between 1 and {MAX_WORKERS} workers.")

@@ -1,0 +1,1 @@
+"""The head: ClusterEnv and what stands behind it."""

@@ -1,0 +1,127 @@
+"""Checks the user's actions and puts them where the workers read them.
+
+A wrong batch is refused as a whole, before any environment is stepped. Box actions out of bounds are let through, as
+`SyncVectorEnv` does: an unclipped Gaussian is a common policy, and clipping is the environment's business. Actions
+arrive in the dtype of the action space.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+from gymnasium.vector.utils import batch_space, iterate
+
+from clusterenv import spaces
+from clusterenv.errors import ActionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+    from gymnasium import Space
+
+    from clusterenv.transport.arena import Arena
+
+    Array = npt.NDArray[Any]
+
+
+class Actions:
+    """The way of the actions from the user to the arena."""
+
+    def __init__(self, space: Space[Any], arena: Arena) -> None:
+        self._space = space
+        self._arrays = arena.action
+        self._in_arrays = spaces.leaves_of(space) is not None
+        self._checks = [_check_for(leaf) for leaf in spaces.array_spaces(space)] if self._in_arrays else []
+        self._everything = slice(None)
+
+    def put(self, actions: Any, slots: npt.NDArray[np.intp] | None, count: int) -> list[Any] | None:
+        """Store the actions of these slots (None: of all). Returns them as a list if no array can hold them."""
+        if not self._in_arrays:
+            return self._as_list(actions, count)
+        try:
+            parts = spaces.take_apart(self._space, actions)
+        except (TypeError, ValueError, KeyError) as error:
+            raise ActionError(f"the actions do not have the structure of {self._space}: {error}.") from error
+        # Check every leaf before the first is stored: a refused batch must leave nothing behind.
+        ready = [
+            _as_array(part, array, count, check)
+            for part, array, check in zip(parts, self._arrays, self._checks, strict=True)
+        ]
+        rows = self._everything if slots is None else slots
+        for array, values in zip(self._arrays, ready, strict=True):
+            array[rows] = values
+        return None
+
+    def _as_list(self, actions: Any, count: int) -> list[Any]:
+        try:
+            items = list(iterate(batch_space(self._space, count), actions))
+        except (TypeError, ValueError, KeyError) as error:
+            raise ActionError(f"the actions cannot be split into {count} actions of {self._space}: {error}.") from error
+        if len(items) != count:
+            raise ActionError(f"got {len(items)} actions for {count} slots. Pass one action per slot.")
+        return items
+
+
+def _as_array(part: Any, target: Array, count: int, check: Callable[[Array], str | None]) -> Array:
+    shape = (count, *target.shape[1:])
+    if type(part) is np.ndarray and part.dtype == target.dtype and part.shape == shape:
+        array = part
+    else:
+        array = _converted(part, target, shape)
+    problem = check(array)
+    if problem:
+        raise ActionError(problem)
+    return array
+
+
+def _converted(part: Any, target: Array, shape: tuple[int, ...]) -> Array:
+    try:
+        array = np.asarray(part)
+    except Exception as error:  # a tensor on another device, one that needs a gradient, a ragged list
+        raise ActionError(
+            f"the actions ({type(part).__name__}) cannot be read as an array: {error}. "
+            "Pass a NumPy array, for example tensor.detach().cpu().numpy()."
+        ) from error
+    if array.shape != shape:
+        raise ActionError(
+            f"the actions have shape {array.shape}, expected {shape}: one row of shape {shape[1:]} for each of "
+            f"{shape[0]} slots."
+        )
+    if not np.can_cast(array.dtype, target.dtype, "same_kind"):
+        raise ActionError(f"the actions have dtype {array.dtype}, which cannot become the {target.dtype} of the space.")
+    return array
+
+
+def _check_for(space: Space[Any]) -> Callable[[Array], str | None]:
+    """A function that names what is wrong with a batch of values of `space`, or returns None."""
+    if isinstance(space, gym_spaces.Discrete):
+        return _range_check(int(space.start), int(space.start + space.n) - 1)
+    if isinstance(space, gym_spaces.MultiBinary):
+        return _range_check(0, 1)
+    if isinstance(space, gym_spaces.MultiDiscrete):
+        start = np.asarray(space.start if space.start is not None else 0)
+        return _range_check(start, start + np.asarray(space.nvec) - 1)
+    if isinstance(space, gym_spaces.Box) and np.dtype(space.dtype).kind == "f":
+        return _nan_check
+    return lambda array: None
+
+
+def _range_check(low: Any, high: Any) -> Callable[[Array], str | None]:
+    def check(array: Array) -> str | None:
+        if bool((array >= low).all()) and bool((array <= high).all()):
+            return None
+        slot = int(np.argwhere((array < low) | (array > high))[0][0])
+        return f"the action {array[slot]!r} in row {slot} is out of range: the space allows {low} to {high}."
+
+    return check
+
+
+def _nan_check(array: Array) -> str | None:
+    # A sum is NaN if any value is, unless infinities cancel, which the slower look then tells apart.
+    if not np.isnan(array.sum()) or not np.isnan(array).any():
+        return None
+    slot = int(np.argwhere(np.isnan(array))[0][0])
+    return f"the action {array[slot]!r} in row {slot} is not a number. Look at the policy that made it."

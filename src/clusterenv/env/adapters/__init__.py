@@ -1,0 +1,1 @@
+"""The batch in the clothes of other libraries."""

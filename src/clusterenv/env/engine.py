@@ -1,0 +1,258 @@
+"""The head's engine: turns calls on the batch into requests to the node and brings their answers back.
+
+`ClusterEnv` checks what the user passes and shapes what the user gets; this class makes it happen.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from typing import TYPE_CHECKING, Any
+
+from clusterenv.cluster.gather import Gather
+from clusterenv.env.observations import Observations
+from clusterenv.env.recovery import Recovery, reset_messages
+from clusterenv.errors import ResultError
+from clusterenv.node.base import Message
+from clusterenv.transport.arena import Command
+from clusterenv.worker.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    from gymnasium import Space
+    from gymnasium.vector import AutoresetMode
+
+    from clusterenv.config import OnLoss, Timeouts
+    from clusterenv.node.base import Node
+    from clusterenv.transport.arena import Arena
+    from clusterenv.worker.loop import Reply
+
+    Slots = npt.NDArray[np.intp]
+
+# While nothing is due, a waiting `recv` looks up this often.
+_LOOK_S = 1.0
+
+
+class Engine:
+    """Requests and answers of one batch."""
+
+    def __init__(
+        self,
+        node: Node,
+        arena: Arena,
+        observation_space: Space[Any],
+        autoreset_mode: AutoresetMode,
+        on_loss: OnLoss,
+        timeouts: Timeouts,
+    ) -> None:
+        self.node, self.arena = node, arena
+        self.gather = Gather(node.blocks, arena.want, arena.have)
+        self.observations = Observations(observation_space, arena)
+        self.recovery = Recovery(node, arena, self.gather, self.observations, autoreset_mode, on_loss, timeouts)
+        self._timeouts = timeouts
+        self._everybody = list(range(len(node.blocks)))
+        self._kept = Report()  # what has been reported of slots that are not handed over yet
+        self._posted: list[int] = []
+        self._replies: dict[int, Reply] = {}
+        self._resetting: dict[int, int | None] = {}
+        self._reset_options: dict[str, Any] | None = None
+
+    # Lock step.
+
+    def begin_step(self, actions: Sequence[Any] | None) -> None:
+        """Ask every slot for a step. The actions are in the arena, or given one per slot if no array can hold them."""
+        self.recovery.finish()
+        broken = self.gather.ask_all()
+        if broken is not None:
+            self.recovery.answer_lost(broken.tolist(), self._kept)
+        self.recovery.steps += 1
+        self.recovery.all_steps += 1
+        objects = None if actions is None else self._by_worker(range(len(actions)), actions)
+        self.node.request(Command.STEP, self._everybody, objects)
+
+    def end_step(self, timeout_s: float | None) -> Report:
+        """Wait for every slot and return what was reported.
+
+        Raises:
+            multiprocessing.TimeoutError: the user's limit has passed; the step is still under way.
+        """
+        limit_s = self._timeouts.step_s
+        late = self.node.wait(self._everybody, limit_s if timeout_s is None else timeout_s)
+        if late and timeout_s is not None:
+            raise _late("step_wait", timeout_s)
+        for worker in late:
+            self.node.lose(worker, f"no answer to a step within {limit_s} s")
+        self._collect()
+        report, self._kept = self._kept, Report()
+        self.gather.hand_over_all()
+        return report
+
+    # First come, first served.
+
+    def send(self, slots: Slots, actions: Sequence[Any] | None) -> None:
+        """Ask these slots for a step."""
+        self.recovery.finish()
+        workers, broken = self.gather.ask(slots, time.monotonic())
+        if len(broken):
+            self.recovery.answer_lost(broken.tolist(), self._kept)
+        self.recovery.steps[slots] += 1
+        self.recovery.all_steps[slots] += 1
+        objects = None if actions is None else self._by_worker(slots.tolist(), actions)
+        self.node.request(Command.SEND, workers, objects)
+
+    def receive(self, min_slots: int, max_slots: int | None, timeout_s: float | None) -> tuple[Slots, Report]:
+        """Wait until `min_slots` slots are answered; return them, at most `max_slots`, with their reports."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self.node.bell()  # read before looking, so that a ring in between is not missed
+            ready = self.gather.ready()
+            if len(ready) >= min_slots:
+                break
+            left = _LOOK_S if end is None else end - time.monotonic()
+            if left <= 0:
+                raise multiprocessing.TimeoutError(
+                    f"recv: {len(ready)} of min_slots={min_slots} slots were ready within {timeout_s} s. "
+                    "Nothing is lost: call recv again."
+                )
+            self.node.wait_any(left)
+            self._lose_overdue()
+            self._collect()
+        self._collect()
+        slots = ready[:max_slots]
+        self.gather.hand_over(slots)
+        return slots, self._take_kept(set(slots.tolist()))
+
+    def drain(self) -> None:
+        """Let everything that is under way come to its end, and throw it away."""
+        if self._posted:
+            self._collect_replies("call", None, self._timeouts.call_s)
+        for worker in self.node.wait(self._everybody, self._timeouts.step_s):
+            self.node.lose(worker, f"no answer to a step within {self._timeouts.step_s} s")
+        self.node.reports()
+        for loss in self.node.losses():
+            self.recovery.replace(loss.worker)
+        self._kept = Report()
+        self.gather.forget_requests()
+
+    # Resets.
+
+    def begin_reset(self, seeds: dict[int, int | None], options: dict[str, Any] | None) -> None:
+        """Ask these slots for a reset, each with its seed."""
+        self.drain()  # after an error in `recv` other workers may still be busy
+        self.recovery.note_reset(list(seeds), seeds.values())
+        self._resetting, self._reset_options = dict(seeds), options
+        self._post_reset()
+
+    def end_reset(self, timeout_s: float | None) -> Report:
+        """Wait for the reset. Workers lost on the way are replaced, and their slots reset again."""
+        report = Report()
+        slots = list(self._resetting)
+        while self._resetting:
+            for worker, reply in self._collect_replies("reset", timeout_s, self._timeouts.reset_s).items():
+                report.extend(reply.value)
+                block = self.node.blocks[worker]
+                self._resetting = {s: seed for s, seed in self._resetting.items() if s not in block}
+            for loss in self.node.losses():
+                self.recovery.go_on_or_raise(loss)
+            if self._resetting:
+                self._post_reset()
+        self.gather.mend(slots)
+        self.recovery.check_failures(report)
+        self.recovery.was_reset, self.recovery.must_reset = True, False
+        self.observations.update(report)
+        return report
+
+    def _post_reset(self) -> None:
+        self.recovery.finish()
+        messages = reset_messages(self.node, self.gather, self._resetting, self._reset_options)
+        self.node.post(messages)
+        self._posted, self._replies = list(messages), {}
+
+    # Calls.
+
+    def by_worker(self, slots: Slots) -> list[tuple[int, list[int], list[int]]]:
+        """(worker, rows, slots) of the blocks that these slots belong to."""
+        grouped: dict[int, list[int]] = {}
+        for slot in slots.tolist():
+            grouped.setdefault(int(self.gather.worker_of[slot]), []).append(slot)
+        return [(w, [slot - self.node.blocks[w].start for slot in block], block) for w, block in grouped.items()]
+
+    def begin_call(self, method: str, name: str, slots: Slots, arguments: dict[int, tuple[Any, ...]]) -> None:
+        """Ask for a method of the blocks, "call" or "set_attr"; `arguments` holds those of each worker."""
+        self.recovery.finish()
+        self._call, self._call_slots = name, slots
+        self.node.post({worker: Message(method, given) for worker, given in arguments.items()})
+        self._posted, self._replies = list(arguments), {}
+
+    def end_call(self, timeout_s: float | None) -> list[Any]:
+        """The results, one per slot that was asked."""
+        replies = self._collect_replies("call", timeout_s, self._timeouts.call_s)
+        lost = self.recovery.lost_in_call(self._call)
+        if lost is not None:
+            raise lost
+        for reply in replies.values():
+            if reply.failure:
+                raise self.recovery.env_error(reply.failure) from reply.failure.error
+            if reply.error:
+                raise ResultError(reply.error)
+        results = {
+            slot: result
+            for worker, _, block in self.by_worker(self._call_slots)
+            for slot, result in zip(block, replies[worker].value or [None] * len(block), strict=True)
+        }
+        return [results[slot] for slot in self._call_slots.tolist()]
+
+    # Inside.
+
+    def _by_worker(self, slots: Sequence[int], actions: Sequence[Any]) -> dict[int, list[Any]]:
+        """Actions that travel as messages: those of the slots that will really step, in the order of the rows."""
+        grouped: dict[int, list[Any]] = {worker: [] for worker in self._everybody}
+        for slot, action in sorted(zip(slots, actions, strict=True), key=lambda pair: pair[0]):
+            if self.arena.have[slot] != self.arena.want[slot]:
+                grouped[int(self.gather.worker_of[slot])].append(action)
+        return grouped
+
+    def _collect_replies(self, name: str, timeout_s: float | None, limit_s: float | None) -> dict[int, Reply]:
+        """The replies to what was posted, from every worker that is not lost on the way."""
+        waiting = [worker for worker in self._posted if worker not in self._replies]
+        self._replies.update(self.node.replies(waiting, limit_s if timeout_s is None else timeout_s))
+        late = [worker for worker in waiting if worker not in self._replies and self.node.alive(worker)]
+        if late and timeout_s is not None:
+            raise _late(f"{name}_wait", timeout_s)
+        for worker in late:
+            self.node.lose(worker, f"no answer to {name} within {limit_s} s")
+        replies, self._replies, self._posted = self._replies, {}, []
+        return replies
+
+    def _collect(self) -> None:
+        """Take what the workers have reported, with losses turned into answers."""
+        report = self.node.reports()
+        self.recovery.settle(report)
+        self.observations.update(report)
+        self._kept.extend(report)
+
+    def _take_kept(self, slots: set[int]) -> Report:
+        """The part of what was reported that belongs to these slots; the rest waits for its own."""
+        kept, self._kept = self._kept, Report()
+        taken = Report()
+        for entry in kept.infos:
+            (taken if entry[0] in slots else self._kept).infos.append(entry)
+        for batch in kept.block_infos:
+            (taken if int(batch[0][0]) in slots else self._kept).block_infos.append(batch)
+        return taken
+
+    def _lose_overdue(self) -> None:
+        limit_s = self._timeouts.step_s
+        if limit_s is not None:
+            for worker in self.gather.overdue(time.monotonic(), limit_s):
+                self.node.lose(worker, f"no answer to a step within {limit_s} s")
+
+
+def _late(name: str, timeout_s: float) -> multiprocessing.TimeoutError:
+    return multiprocessing.TimeoutError(
+        f"The call to `{name}` has timed out after {timeout_s} second(s). It is still under way: call `{name}` "
+        "again to wait on, or `reset()` to give it up."
+    )

@@ -1,0 +1,79 @@
+"""Infos: from single dictionaries to the batch, in the dialect that the consumer reads.
+
+"gymnasium" is what Gymnasium 1.x vector environments return. "gymnasium-0.29" is what scripts written for Gymnasium
+0.29 read (CleanRL's among them): `final_info` and `final_observation` are object arrays with a dictionary, or an
+observation, where an episode has ended and None elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from gymnasium.vector import VectorEnv
+
+    from clusterenv.worker.report import Report
+
+DIALECTS = ("gymnasium", "gymnasium-0.29")
+
+
+def batch_infos(envs: VectorEnv[Any, Any, Any], report: Report, dialect: str) -> dict[str, Any]:
+    """The infos of a whole batch. `envs` lends Gymnasium's own rule for adding one info to a batch."""
+    # In the order of the slots: the first slot that has a key decides its dtype, as in SyncVectorEnv.
+    entries = sorted(report.infos, key=lambda entry: entry[0])
+    infos: dict[str, Any] = {}
+    for slot, info in entries:
+        if dialect == "gymnasium-0.29" and "final_info" in info:
+            _add_final_as_029(infos, slot, info, envs.num_envs)
+        else:
+            infos = envs._add_info(infos, info, slot)
+    for slots, batch in report.block_infos:
+        _merge_batch(infos, batch, slots, envs.num_envs)
+    return infos
+
+
+def select(infos: dict[str, Any], slots: npt.NDArray[np.intp]) -> dict[str, Any]:
+    """The rows of these slots, in their order."""
+    return {key: select(value, slots) if isinstance(value, dict) else value[slots] for key, value in infos.items()}
+
+
+def _add_final_as_029(infos: dict[str, Any], slot: int, info: dict[str, Any], count: int) -> None:
+    for key, value in (("final_observation", info["final_obs"]), ("final_info", info["final_info"])):
+        if key not in infos:
+            infos[key] = np.full(count, None, dtype=object)
+            infos[f"_{key}"] = np.zeros(count, dtype=np.bool_)
+        infos[key][slot] = value
+        infos[f"_{key}"][slot] = True
+
+
+def _merge_batch(into: dict[str, Any], batch: dict[str, Any], slots: npt.NDArray[Any], count: int) -> None:
+    """Put the infos that a vectorised block has batched itself into the rows of the whole batch."""
+    for key, value in batch.items():
+        if key.startswith("_") and key[1:] in batch:
+            continue  # the mask of another key, taken together with it
+        mask = np.asarray(batch.get(f"_{key}", np.ones(len(slots), dtype=np.bool_)))
+        if isinstance(value, dict):
+            _merge_batch(into.setdefault(key, {}), value, slots, count)
+        else:
+            rows = np.asarray(value) if not isinstance(value, np.ndarray) else value
+            if rows.shape[:1] != slots.shape:
+                rows = _objects(value, len(slots))
+            if key not in into:
+                into[key] = np.full(count, None, object) if rows.dtype == object else _zeros(count, rows)
+            into[key][slots] = rows
+        into.setdefault(f"_{key}", np.zeros(count, dtype=np.bool_))[slots] = mask
+
+
+def _zeros(count: int, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.zeros((count, *rows.shape[1:]), dtype=rows.dtype)
+
+
+def _objects(value: Any, count: int) -> npt.NDArray[Any]:
+    """Something that is not one value per row: every row gets it whole."""
+    rows = np.empty(count, dtype=object)
+    for row in range(count):
+        rows[row] = value
+    return rows

@@ -1,0 +1,207 @@
+"""make_vec: from an environment id to a batch."""
+
+from __future__ import annotations
+
+import copy as copying
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from clusterenv.config import OnLoss, check_num_envs
+from clusterenv.env.vector import ClusterEnv
+from clusterenv.errors import ConfigError, ConfigTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clusterenv.config import Cluster, Timeouts
+
+    Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
+
+_MAX_ID = 200
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFactory:
+    """Makes one environment on a worker. It carries the whole spec, so the worker needs no registration."""
+
+    spec: EnvSpec
+    kwargs: Mapping[str, Any]
+    wrappers: tuple[Wrapper, ...]
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        """Make the environment and wrap it."""
+        env = gymnasium.make(copying.deepcopy(self.spec), **self.kwargs)
+        for wrapper in self.wrappers:
+            env = wrapper(env)
+        return env
+
+
+@dataclass(frozen=True, slots=True)
+class VectorFactory:
+    """Makes one vectorised environment on a worker, by the spec's `vector_entry_point`."""
+
+    spec: EnvSpec
+    kwargs: Mapping[str, Any]
+
+    def __call__(self, num_envs: int) -> Any:
+        """Make it with this many rows."""
+        entry_point = self.spec.vector_entry_point
+        create = entry_point if callable(entry_point) else load_env_creator(str(entry_point))
+        kwargs = dict(self.kwargs)
+        if self.spec.max_episode_steps is not None:
+            kwargs.setdefault("max_episode_steps", self.spec.max_episode_steps)
+        return create(num_envs=num_envs, **kwargs)
+
+
+def make_vec(
+    id: str | EnvSpec,
+    num_envs: int = 1,
+    vectorization_mode: Any = None,
+    vector_kwargs: dict[str, Any] | None = None,
+    wrappers: Sequence[Wrapper] | None = None,
+    *,
+    cluster: str | Cluster = "local",
+    on_loss: str | OnLoss = OnLoss.RESTART,
+    timeouts: Timeouts | None = None,
+    infos: str = "gymnasium",
+    slot_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    **kwargs: Any,
+) -> ClusterEnv:
+    """Make a batch of environments on workers. `gymnasium.make_vec`, plus where they run.
+
+    Args:
+        id: an environment id, "module:id", or an `EnvSpec`.
+        num_envs: how many.
+        vectorization_mode: None or "sync": a worker steps its environments one after the other. "vector_entry_point":
+            a worker steps one vectorised environment, made by the spec's `vector_entry_point`.
+        vector_kwargs: for `ClusterEnv`, for example `{"autoreset_mode": "SameStep"}`.
+        wrappers: applied to each environment, on the worker.
+        cluster: where the workers run: "local:4", "local" (a worker per core), "inproc", or a typed object.
+        on_loss: "restart" or "raise": what happens when a worker is lost or an environment raises.
+        timeouts: how long we wait before something counts as lost.
+        infos: the dialect of the infos, "gymnasium" or "gymnasium-0.29".
+        slot_kwargs: one dictionary per slot, added to `kwargs` for its environment.
+        **kwargs: for the environments.
+
+    Returns:
+        A batch that behaves as `gymnasium.vector.SyncVectorEnv` does.
+
+    Raises:
+        ConfigError: the request is wrong; nothing was started.
+        EnvError: an environment could not be made.
+        LaunchError: a worker could not be started.
+
+    Example:
+        >>> import clusterenv
+        >>> envs = clusterenv.make_vec("CartPole-v1", num_envs=4, cluster="inproc")
+        >>> envs
+        ClusterEnv(CartPole-v1, num_envs=4)
+        >>> envs.close()
+    """
+    spec = _find_spec(id)
+    merged = {**spec.kwargs, **kwargs}
+    num_envs = check_num_envs(merged.pop("num_envs", num_envs))
+    vectorization_mode = merged.pop("vectorization_mode", vectorization_mode)
+    vector_kwargs = dict(merged.pop("vector_kwargs", vector_kwargs) or {})
+    wrappers = tuple(merged.pop("wrappers", wrappers) or ())
+    mode = _vectorization_mode(vectorization_mode)
+    base = copying.deepcopy(spec)
+    base.kwargs = {}
+    shared: dict[str, Any] = {"cluster": cluster, "on_loss": on_loss, "timeouts": timeouts, "infos": infos}
+    if mode == "vector_entry_point":
+        _refuse_for_vector(base, vector_kwargs, wrappers, slot_kwargs)
+        envs = ClusterEnv.from_blocks(VectorFactory(base, merged), num_envs, **shared)
+    else:
+        factories = _factories(base, merged, wrappers, slot_kwargs, num_envs)
+        envs = ClusterEnv(factories, **{**shared, **vector_kwargs})
+    envs.spec = _spec_of(base, merged, num_envs, mode, vector_kwargs, wrappers)
+    return envs
+
+
+def make_remote(num_envs: int, env_id: str, **kwargs: Any) -> ClusterEnv:
+    """The entry point behind `gymnasium.make_vec("clusterenv:clusterenv/Remote-v0", env_id=...)`."""
+    return make_vec(env_id, num_envs, **kwargs)
+
+
+def _factories(
+    spec: EnvSpec,
+    kwargs: dict[str, Any],
+    wrappers: tuple[Wrapper, ...],
+    slot_kwargs: Sequence[Mapping[str, Any]] | None,
+    num_envs: int,
+) -> list[EnvFactory]:
+    if spec.entry_point is None:
+        raise ConfigError(f"{spec.id} has no entry_point; pass vectorization_mode='vector_entry_point'.")
+    if slot_kwargs is not None and len(slot_kwargs) != num_envs:
+        raise ConfigError(f"slot_kwargs has {len(slot_kwargs)} entries for num_envs={num_envs}. Pass one per slot.")
+    factories = []
+    for slot in range(num_envs):
+        mine = {**kwargs, **(slot_kwargs[slot] if slot_kwargs else {})}
+        if slot > 0:
+            # Gymnasium's passive checker warns of the same things in every environment; once is enough.
+            mine.setdefault("disable_env_checker", True)
+        factories.append(EnvFactory(spec, mine, wrappers))
+    return factories
+
+
+def _find_spec(id: object) -> EnvSpec:
+    if isinstance(id, EnvSpec):
+        return id
+    if not isinstance(id, str):
+        raise ConfigTypeError(f"id={id!r} must be an environment id such as 'CartPole-v1', or an EnvSpec.")
+    if len(id) > _MAX_ID or not id.isprintable():
+        raise ConfigError(f"id={id[:40]!r}... ({len(id)} characters) is not an environment id.")
+    try:
+        return gymnasium.envs.registration._find_spec(id)
+    except ImportError as error:
+        module = id.partition(":")[0]
+        raise ConfigError(f"the module {module!r} of id={id!r} cannot be imported: {error}") from error
+    except gymnasium.error.Error as error:
+        near = difflib.get_close_matches(id, gymnasium.registry, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"unknown environment id {id!r}.{hint} {error}") from error
+
+
+def _vectorization_mode(mode: Any) -> str:
+    text = "sync" if mode is None else str(getattr(mode, "value", mode))
+    if text == "async":
+        raise ConfigError(
+            "vectorization_mode='async' means one process per environment; cluster= takes its place here."
+        )
+    if text not in ("sync", "vector_entry_point"):
+        raise ConfigError(f"vectorization_mode={mode!r} must be None, 'sync' or 'vector_entry_point'.")
+    return text
+
+
+def _refuse_for_vector(spec: EnvSpec, vector_kwargs: Any, wrappers: Any, slot_kwargs: Any) -> None:
+    if spec.vector_entry_point is None:
+        raise ConfigError(f"{spec.id} has no vector_entry_point. Leave vectorization_mode out.")
+    given = {"vector_kwargs": vector_kwargs, "wrappers": wrappers, "slot_kwargs": slot_kwargs}
+    for name, value in given.items():
+        if value:
+            raise ConfigError(f"{name} cannot be used with vectorization_mode='vector_entry_point'.")
+
+
+def _spec_of(
+    base: EnvSpec,
+    kwargs: dict[str, Any],
+    num_envs: int,
+    mode: str,
+    vector_kwargs: dict[str, Any],
+    wrappers: tuple[Wrapper, ...],
+) -> EnvSpec:
+    """The spec of the batch, as `gymnasium.make_vec` would write it."""
+    spec = copying.deepcopy(base)
+    spec.kwargs = dict(kwargs)
+    if num_envs != 1:
+        spec.kwargs["num_envs"] = num_envs
+    spec.kwargs["vectorization_mode"] = mode
+    if vector_kwargs:
+        spec.kwargs["vector_kwargs"] = vector_kwargs
+    if wrappers:
+        spec.kwargs["wrappers"] = wrappers
+    return spec

@@ -1,0 +1,204 @@
+"""What happens after a loss: which errors are raised, what the lost slots answer, how workers are replaced."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from clusterenv.cluster.restart import CrashLoops, fresh_seed
+from clusterenv.config import OnLoss
+from clusterenv.errors import EnvError, LaunchError, WorkerLost
+from clusterenv.node.base import Message
+from clusterenv.worker.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from clusterenv.cluster.gather import Gather
+    from clusterenv.config import Timeouts
+    from clusterenv.env.observations import Observations
+    from clusterenv.node.base import Loss, Node
+    from clusterenv.transport.arena import Arena
+    from clusterenv.worker.report import Failure
+
+_logger = logging.getLogger(__name__)
+
+# A replaced worker draws seeds far from those that a block draws for single environments, so that the two never meet.
+_WORKER_RESTARTS = 1_000_000
+
+
+class Recovery:
+    """Replaces lost workers and answers for their slots."""
+
+    def __init__(
+        self,
+        node: Node,
+        arena: Arena,
+        gather: Gather,
+        observations: Observations,
+        autoreset_mode: AutoresetMode,
+        on_loss: OnLoss,
+        timeouts: Timeouts,
+    ) -> None:
+        self._node, self._arena, self._gather, self._observations = node, arena, gather, observations
+        self._mode, self._on_loss, self._timeouts = autoreset_mode, on_loss, timeouts
+        self._loops = CrashLoops()
+        self._replaced = np.zeros(len(node.blocks), dtype=np.int64)
+        self._starting: list[int] = []
+        count = arena.spec.num_envs
+        self.seeds: list[int | None] = [None] * count
+        self.steps = np.zeros(count, dtype=np.int64)  # of each slot since it was last reset by name
+        self.all_steps = np.zeros(count, dtype=np.int64)  # of each slot since the start
+        self.was_reset = False  # before the first reset there is no episode to truncate: every error is raised
+        self.must_reset = False  # after an error was raised only a reset makes the batch whole
+
+    def note_reset(self, slots: list[int], seeds: Iterable[int | None]) -> None:
+        """These slots are about to be reset by name."""
+        for slot, seed in zip(slots, seeds, strict=True):
+            if seed is not None:
+                self.seeds[slot] = seed
+        self.steps[slots] = 0
+        self._loops.forgive()
+        for worker in range(len(self._node.blocks)):
+            if not self._node.alive(worker) and worker not in self._starting:
+                self.replace(worker)
+
+    def settle(self, report: Report) -> None:
+        """Turn new losses into answers, and failures into a log line or an error."""
+        for loss in self._node.losses():
+            lost = self._gather.lose(self._node.blocks[loss.worker], reported=loss.reported)
+            # Infos of a slot that is lost after all would tell of a step that the user never sees.
+            report.infos = [entry for entry in report.infos if entry[0] not in lost]
+            self.go_on_or_raise(loss)
+            if loss.torn is not None:
+                self._observations.blank(loss.torn)
+            self.answer_lost(lost, report)
+        if report.failures:
+            self.check_failures(report)
+
+    def go_on_or_raise(self, loss: Loss) -> None:
+        """Start a replacement for a lost worker, or raise WorkerLost."""
+        steps = int(self.all_steps[self._node.blocks[loss.worker].start])
+        if self._on_loss is OnLoss.RAISE or not self._loops.tolerates(f"worker {loss.worker}", steps):
+            self._give_up()
+            raise self.error_of(loss)
+        _logger.warning("worker %d is lost (%s); starting another", loss.worker, loss.cause)
+        self.replace(loss.worker)
+
+    def answer_lost(self, slots: list[int], report: Report) -> None:
+        """These slots come back truncated; with autoreset in the same step, already in their next episode."""
+        if not slots:
+            return
+        report.infos += [(slot, {"worker_lost": True}) for slot in slots]
+        if self._mode is AutoresetMode.SAME_STEP:
+            report.infos += [(s, {"final_obs": self._observations.one(s), "final_info": {}}) for s in slots]
+            report.extend(self._reset_fresh(slots))
+        self._arena.reward[slots] = 0.0
+        self._arena.terminated[slots] = False
+        self._arena.truncated[slots] = True
+
+    def replace(self, worker: int) -> None:
+        """Start a fresh worker in the place of a lost one; `finish` waits for it."""
+        self._replaced[worker] += 1
+        self._node.replace(worker, [self._fresh_seed(slot) for slot in self._node.blocks[worker]])
+        self._starting.append(worker)
+
+    def finish(self) -> None:
+        """Wait until every replacement is built."""
+        while self._starting:
+            starting, self._starting = self._starting, []
+            for reply in self._node.ready(starting, self._timeouts.start_s).values():
+                self._give_up()
+                if reply.failure:
+                    raise self.env_error(reply.failure) from reply.failure.error
+                raise LaunchError(f"a replacement worker could not build its environments:\n{reply.error}")
+            for loss in self._node.losses():
+                self.go_on_or_raise(loss)
+
+    def check_failures(self, report: Report) -> None:
+        """Log environments that were replaced; raise for those that were not, or that fail again and again."""
+        for failure in report.failures:
+            steps = int(self.all_steps[failure.slot])
+            may_go_on = self.was_reset and failure.recovered
+            if not may_go_on or not self._loops.tolerates(f"slot {failure.slot}", steps):
+                self._give_up()
+                raise self.env_error(failure) from failure.error
+            text = f"{type(failure.error).__name__}: {failure.error}"
+            _logger.warning("slot %d raised in %s and was replaced: %s", failure.slot, failure.doing, text)
+
+    def lost_in_call(self, name: str) -> WorkerLost | None:
+        """A call cannot come back truncated: the error, if a worker was lost in it. Steps can go on after that."""
+        losses = self._node.losses()
+        for loss in losses:
+            self._gather.lose(self._node.blocks[loss.worker], reported=True)
+            if self._on_loss is OnLoss.RESTART:
+                self.replace(loss.worker)
+            else:
+                self.must_reset = True
+        return self.error_of(losses[0]._replace(cause=f"{losses[0].cause}, in {name}")) if losses else None
+
+    def error_of(self, loss: Loss) -> WorkerLost:
+        """The error that tells of a loss."""
+        slots, slot = self._node.blocks[loss.worker], loss.slot
+        if slot is None:
+            return WorkerLost(loss.worker, slots, loss.cause)
+        return WorkerLost(loss.worker, slots, loss.cause, slot=slot, seed=self.seeds[slot], step=int(self.steps[slot]))
+
+    def _reset_fresh(self, slots: list[int]) -> Report:
+        """Reset slots of replaced workers, also if those are lost again on the way."""
+        report = Report()
+        todo = {slot: self._fresh_seed(slot) for slot in slots}
+        while todo:
+            self.finish()
+            messages = reset_messages(self._node, self._gather, todo, None)
+            self._node.post(messages)
+            replies = self._node.replies(list(messages), self._timeouts.reset_s)
+            for worker in messages:
+                if worker not in replies:
+                    self._node.lose(worker, f"no answer to a reset within {self._timeouts.reset_s} s")
+            for worker, reply in replies.items():
+                report.extend(reply.value)
+                todo = {slot: seed for slot, seed in todo.items() if self._gather.worker_of[slot] != worker}
+            for loss in self._node.losses():
+                self.go_on_or_raise(loss)
+        self.check_failures(report)
+        self._observations.update(report)
+        return report
+
+    def _fresh_seed(self, slot: int) -> int | None:
+        restarts = int(self._replaced[self._gather.worker_of[slot]])
+        return fresh_seed(self.seeds[slot], slot, _WORKER_RESTARTS + restarts)
+
+    def _give_up(self) -> None:
+        self.must_reset = True
+        self._gather.forget_requests()
+
+    def env_error(self, failure: Failure) -> EnvError:
+        """The error for an environment that raised."""
+        return EnvError.of(
+            failure.error,
+            slot=failure.slot,
+            doing=failure.doing,
+            seed=self.seeds[failure.slot],
+            step=int(self.steps[failure.slot]),
+            remote_traceback=failure.traceback,
+        )
+
+
+def reset_messages(
+    node: Node, gather: Gather, seeds: Mapping[int, int | None], options: dict[str, Any] | None
+) -> dict[int, Message]:
+    """The reset of these slots, as one message per worker."""
+    by_worker: dict[int, list[int]] = {}
+    for slot in seeds:
+        by_worker.setdefault(int(gather.worker_of[slot]), []).append(slot)
+    return {
+        worker: Message(
+            "reset",
+            ([slot - node.blocks[worker].start for slot in slots], [seeds[s] for s in slots], options),
+        )
+        for worker, slots in by_worker.items()
+    }

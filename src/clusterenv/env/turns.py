@@ -1,0 +1,91 @@
+"""Whose turn it is: one thread, one process, one call at a time, in an order that makes sense."""
+
+from __future__ import annotations
+
+import enum
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
+
+from clusterenv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from clusterenv.env.engine import Engine
+
+
+class Pending(enum.Enum):
+    """The call whose second half is still to come."""
+
+    NOTHING = "default"
+    RESET = "reset"
+    STEP = "step"
+    CALL = "call"
+
+
+class Turns:
+    """Guards the batch. Use it as a context manager around everything that touches the engine."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine, self._name = engine, name
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self.closed = False
+        self.pending = Pending.NOTHING
+        self.abandoned = False  # the second half timed out or was interrupted; the call is still under way
+
+    def __enter__(self) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError(f"Trying to operate on `{self._name}`, after a call to `close()`.")
+        if os.getpid() != self._process:
+            raise ConfigError(
+                f"this {self._name} belongs to process {self._process} and was used in its child {os.getpid()}. "
+                "Make another one in the child."
+            )
+        if not self._lock.acquire(blocking=False):
+            raise ConfigError(
+                f"this {self._name} is used by two threads at once. Use one thread, or a lock of your own."
+            )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def begin(self, call: Pending, name: str) -> None:
+        """A call wants to start: nothing else may be under way."""
+        if self.pending is not Pending.NOTHING:
+            rest = f" It is still under way: call `{self.pending.value}_wait` or `reset`." if self.abandoned else ""
+            raise AlreadyPendingCallError(
+                f"Calling `{name}` while waiting for a pending call to `{self.pending.value}` to complete.{rest}",
+                self.pending.value,
+            )
+        in_flight = self._engine.gather.in_flight
+        if in_flight:
+            raise AlreadyPendingCallError(
+                f"Calling `{name}` while waiting for a pending call to `send` to complete: {in_flight} "
+                "slots are in flight. Take them with `recv`, or give them up with `reset`.",
+                "send",
+            )
+
+    def end(self, call: Pending) -> None:
+        """The second half of a call wants to start: the first must be there."""
+        if self.pending is not call:
+            raise NoAsyncCallError(
+                f"Calling `{call.value}_wait` without any prior call to `{call.value}_async`.", call.value
+            )
+
+    def give_up_abandoned(self) -> None:
+        """Before a reset: what timed out, was interrupted, or is in flight is waited for and thrown away."""
+        sent = self.pending is Pending.NOTHING and self._engine.gather.in_flight > 0
+        if self.abandoned or sent:
+            self._engine.drain()
+            self.pending, self.abandoned = Pending.NOTHING, False
+
+    def need_reset(self) -> None:
+        """Steps need a batch that is whole."""
+        if self._engine.recovery.must_reset:
+            raise ResetNeeded("An earlier error has broken the batch. Call reset() before the next step.")

@@ -1,0 +1,514 @@
+"""ClusterEnv: a Gymnasium vector environment whose environments live on workers."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.error import NoAsyncCallError
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from clusterenv.config import OnLoss, check_num_envs, check_seconds, parse_cluster, parse_on_loss
+from clusterenv.env import checks, opening
+from clusterenv.env.actions import Actions
+from clusterenv.env.agree import check_observation_mode
+from clusterenv.env.infos import batch_infos, select
+from clusterenv.env.turns import Pending, Turns
+from clusterenv.errors import ConfigError, ConfigTypeError
+from clusterenv.worker.block import EnvBlock
+from clusterenv.worker.vector_block import VectorBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from clusterenv.config import Cluster, Timeouts
+
+    Flags = npt.NDArray[np.bool_]
+    StepResult = tuple[Any, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]
+
+
+class ClusterEnv(VectorEnv[Any, Any, Any]):
+    """A batch of environments on worker processes, with the interface and the answers of `SyncVectorEnv`.
+
+    Most users call `clusterenv.make_vec`. This constructor takes factories, as `AsyncVectorEnv` does.
+
+    Args:
+        env_fns: one factory per slot. Lambdas and closures are fine: the workers are on this host.
+        cluster: where the workers run: "local:4", "inproc", or a typed object such as `Local(workers=4)`.
+        copy: whether `reset` and `step` return copies of the observations (True), or views that the next step
+            overwrites.
+        observation_mode: "same", "different", or (batched space, single space), as in Gymnasium.
+        autoreset_mode: when a finished environment is reset: NEXT_STEP, SAME_STEP or DISABLED.
+        on_loss: "restart" or "raise", see `OnLoss`.
+        timeouts: how long we wait, see `Timeouts`.
+        infos: the dialect of the infos, "gymnasium" or "gymnasium-0.29".
+        max_concurrency: at most this many environments run at the same time; it caps the number of workers.
+        shared_memory: taken for compatibility with `AsyncVectorEnv`; shared memory is always used.
+        context: taken for compatibility; workers always start from a clean fork server.
+        daemon: taken for compatibility; workers always end with the head.
+        worker: taken for compatibility; must be None.
+
+    Example:
+        >>> import gymnasium
+        >>> envs = ClusterEnv([lambda: gymnasium.make("CartPole-v1")] * 4, cluster="inproc")
+        >>> observations, infos = envs.reset(seed=7)
+        >>> observations.shape
+        (4, 4)
+        >>> envs.close()
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+        *,
+        cluster: str | Cluster = "local",
+        copy: bool = True,
+        observation_mode: Any = "same",
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        on_loss: str | OnLoss = OnLoss.RESTART,
+        timeouts: Timeouts | None = None,
+        infos: str = "gymnasium",
+        max_concurrency: int | None = None,
+        shared_memory: bool = True,
+        context: str | None = None,
+        daemon: bool = True,
+        worker: None = None,
+    ) -> None:
+        if worker is not None:
+            raise ConfigError("worker= must be None: ClusterEnv has its own workers. Wrap the environment instead.")
+        factories = opening.check_factories(env_fns)
+        where = parse_cluster(cluster)
+        blocks = opening.blocks_for(len(factories), where, max_concurrency)
+        mode, loss = opening.check_autoreset_mode(autoreset_mode), parse_on_loss(on_loss)
+        rebuild = loss is OnLoss.RESTART
+        plan = opening.Plan(
+            where,
+            blocks,
+            [functools.partial(EnvBlock, factories[b.start : b.stop], b, mode, rebuild=rebuild) for b in blocks],
+            check_observation_mode(observation_mode),
+            mode,
+            loss,
+            opening.check_timeouts(timeouts),
+        )
+        self._open(plan, copy=copy, infos=infos)
+
+    @classmethod
+    def from_blocks(
+        cls,
+        factory: Callable[[int], Any],
+        num_envs: int,
+        *,
+        cluster: str | Cluster = "local",
+        copy: bool = True,
+        on_loss: str | OnLoss = OnLoss.RESTART,
+        timeouts: Timeouts | None = None,
+        infos: str = "gymnasium",
+    ) -> ClusterEnv:
+        """A batch whose workers each step one vectorised environment.
+
+        An error of a vectorised environment is always raised, since it holds all slots of its worker. Its autoreset
+        mode is its own.
+
+        Args:
+            factory: called on each worker with the number of its slots; returns a `VectorEnv`, or an EnvPool.
+            num_envs: the number of slots in all.
+            cluster: as in the constructor.
+            copy: as in the constructor.
+            on_loss: as in the constructor, for lost workers.
+            timeouts: as in the constructor.
+            infos: as in the constructor.
+
+        Example:
+            >>> from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+            >>> envs = ClusterEnv.from_blocks(CartPoleVectorEnv, 8, cluster="inproc:2")
+            >>> envs.reset(seed=1)[0].shape
+            (8, 4)
+            >>> envs.close()
+        """
+        if not callable(factory):
+            raise ConfigTypeError(f"factory={factory!r} must be a function of the number of slots.")
+        where = parse_cluster(cluster)
+        blocks = opening.blocks_for(check_num_envs(num_envs), where)
+        plan = opening.Plan(
+            where,
+            blocks,
+            [functools.partial(VectorBlock, factory, slots) for slots in blocks],
+            "same",
+            None,
+            parse_on_loss(on_loss),
+            opening.check_timeouts(timeouts),
+        )
+        self = cls.__new__(cls)
+        self._open(plan, copy=copy, infos=infos)
+        return self
+
+    def _open(self, plan: opening.Plan, *, copy: bool, infos: str) -> None:
+        self.closed = True  # until there is something to close
+        self._dialect = opening.check_dialect(infos)
+        self._engine, agreed, mode = opening.open_batch(plan)
+        # Runs when the batch is forgotten and when the interpreter ends, whatever happened before.
+        self._finalizer = weakref.finalize(self, self._engine.node.close, 0.0)
+        self.single_observation_space, self.observation_space = agreed[0], agreed[1]
+        self.single_action_space, self.action_space = agreed[2], agreed[3]
+        self.num_envs, self.copy, self.cluster = plan.blocks[-1].stop, copy, plan.cluster
+        self.observation_mode, self.autoreset_mode = plan.observation_mode, mode
+        self.metadata = {**agreed.metadata, "autoreset_mode": mode}
+        self.render_mode = agreed.render_mode
+        self._whole_blocks = plan.blocks if plan.autoreset_mode is None else []
+        self._close_s = plan.timeouts.close_s
+        self._actions = Actions(self.single_action_space, self._engine.arena)
+        self._turns = Turns(self._engine, type(self).__name__)
+        self._warned_reward = False
+        self.closed = False
+
+    # Reset.
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset every slot, or those of `options["reset_mask"]`.
+
+        Args:
+            seed: a whole number (slot i gets `seed + i`), one per slot, or None.
+            options: handed to the environments, without `reset_mask`.
+
+        Returns:
+            The observations of all slots, and the infos of those that were reset.
+
+        Raises:
+            EnvError: an environment raised, three times in a row if `on_loss="restart"`.
+            WorkerLost: a worker was lost and `on_loss="raise"`.
+        """
+        with self._turns:
+            self._turns.give_up_abandoned()
+            self._begin_reset("reset", seed, options)
+            return self._end_reset(None)
+
+    def reset_async(
+        self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        """The first half of `reset`."""
+        with self._turns:
+            if self._turns.abandoned:
+                self._turns.give_up_abandoned()
+            self._begin_reset("reset_async", seed, options)
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """The second half of `reset`.
+
+        Args:
+            timeout: in seconds; None means `timeouts.reset_s`, after which a worker counts as lost.
+
+        Raises:
+            multiprocessing.TimeoutError: not ready in time; the reset is still under way.
+        """
+        with self._turns:
+            self._turns.end(Pending.RESET)
+            return self._end_reset(timeout)
+
+    def _begin_reset(self, name: str, seed: object, options: object) -> None:
+        seeds = checks.seeds_per_slot(seed, self.num_envs)
+        slots, rest = checks.reset_options(options, self.num_envs)
+        self._turns.begin(Pending.RESET, name)
+        recovery = self._engine.recovery
+        if len(slots) < self.num_envs and (recovery.must_reset or not recovery.was_reset):
+            why = "an error has broken the batch" if recovery.must_reset else "this is the first reset"
+            raise ConfigError(f"options['reset_mask'] must be all True because {why}. Call reset() without a mask.")
+        self._engine.begin_reset({slot: seeds[slot] for slot in slots.tolist()}, rest)
+        self._turns.pending = Pending.RESET
+
+    def _end_reset(self, timeout: float | None) -> tuple[Any, dict[str, Any]]:
+        report = self._finish(functools.partial(self._engine.end_reset, timeout))
+        return self._engine.observations.batch(copy=self.copy), batch_infos(self, report, self._dialect)
+
+    # Lock step.
+
+    def step(self, actions: Any) -> StepResult:
+        """Step every slot once.
+
+        Args:
+            actions: an element of `action_space`: one action per slot.
+
+        Returns:
+            Observations, rewards (float64), terminated, truncated (bool) and infos, as `SyncVectorEnv` returns them.
+
+        Raises:
+            ActionError: the actions do not fit; nothing was stepped.
+            EnvError: an environment raised, if `on_loss="raise"` or again and again.
+            WorkerLost: a worker was lost, if `on_loss="raise"` or again and again.
+
+        Example:
+            >>> import clusterenv
+            >>> envs = clusterenv.make_vec("CartPole-v1", num_envs=3, cluster="inproc")
+            >>> _ = envs.reset(seed=0)
+            >>> observations, rewards, terminated, truncated, infos = envs.step([0, 1, 0])
+            >>> rewards
+            array([1., 1., 1.])
+            >>> envs.close()
+        """
+        with self._turns:
+            self._begin_step("step", actions)
+            return self._end_step(None)
+
+    def step_async(self, actions: Any) -> None:
+        """The first half of `step`."""
+        with self._turns:
+            self._begin_step("step_async", actions)
+
+    def step_wait(self, timeout: float | None = None) -> StepResult:
+        """The second half of `step`.
+
+        Args:
+            timeout: in seconds; None means `timeouts.step_s`, after which a worker counts as lost.
+
+        Raises:
+            multiprocessing.TimeoutError: not ready in time; the step is still under way, call `step_wait` again.
+        """
+        with self._turns:
+            self._turns.end(Pending.STEP)
+            return self._end_step(timeout)
+
+    def _begin_step(self, name: str, actions: Any) -> None:
+        turns = self._turns
+        turns.begin(Pending.STEP, name)
+        turns.need_reset()
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            checks.refuse_finished(self._engine.arena, None)
+        objects = self._actions.put(actions, None, self.num_envs)
+        self._engine.begin_step(objects)
+        turns.pending = Pending.STEP
+
+    def _end_step(self, timeout: float | None) -> StepResult:
+        report = self._finish(functools.partial(self._engine.end_step, timeout))
+        arena = self._engine.arena
+        rewards = arena.reward.copy()
+        if not self._warned_reward:
+            self._warned_reward = checks.warn_of_bad_rewards(rewards)
+        return (
+            self._engine.observations.batch(copy=self.copy),
+            rewards,
+            arena.terminated.copy(),
+            arena.truncated.copy(),
+            batch_infos(self, report, self._dialect) if report else {},
+        )
+
+    # First come, first served.
+
+    def send(self, actions: Any, slots: Any = None) -> None:
+        """Step some slots and return at once; `recv` brings the results of those that finish first.
+
+        Args:
+            actions: one action per slot of `slots`.
+            slots: which slots, None for all. Usually `info["env_id"]` of the last `recv`.
+
+        Raises:
+            ActionError: the actions do not fit; nothing was stepped.
+        """
+        with self._turns:
+            if self._turns.pending is not Pending.NOTHING:
+                self._turns.begin(Pending.STEP, "send")
+            self._turns.need_reset()
+            chosen = checks.slot_indices(slots, self.num_envs, name="slots")
+            busy = self._engine.gather.pending(chosen)
+            if len(busy):
+                raise ConfigError(f"slot {busy[0]} has an unfinished send. Take it with recv() before you send again.")
+            if self.autoreset_mode is AutoresetMode.DISABLED:
+                checks.refuse_finished(self._engine.arena, chosen)
+            checks.refuse_part_of_block(self._whole_blocks, chosen)
+            objects = self._actions.put(actions, chosen, len(chosen))
+            self._engine.send(chosen, objects)
+
+    def recv(self, min_slots: int = 1, timeout: float | None = None, *, max_slots: int | None = None) -> StepResult:
+        """Wait until at least `min_slots` slots that were sent have finished, and return all that have.
+
+        Slots that were sent first come first, so none is passed over.
+
+        Args:
+            min_slots: how many to wait for.
+            timeout: in seconds; None means that only `timeouts.step_s` bounds the wait.
+            max_slots: return at most this many; the others come with the next `recv`.
+
+        Returns:
+            As `step`, with one row per finished slot; `infos["env_id"]` says which slot each row is.
+
+        Raises:
+            multiprocessing.TimeoutError: too few in time; nothing is lost, call `recv` again.
+
+        Example:
+            >>> import clusterenv
+            >>> envs = clusterenv.make_vec("CartPole-v1", num_envs=4, cluster="inproc")
+            >>> _ = envs.reset(seed=0)
+            >>> envs.send([0, 1, 0, 1])
+            >>> observations, rewards, terminated, truncated, infos = envs.recv(min_slots=2)
+            >>> infos["env_id"]
+            array([0, 1, 2, 3])
+            >>> envs.close()
+        """
+        with self._turns:
+            in_flight = self._engine.gather.in_flight if self._turns.pending is Pending.NOTHING else 0
+            if not in_flight:
+                raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "send")
+            if not isinstance(min_slots, (int, np.integer)) or not 1 <= min_slots <= in_flight:
+                raise ConfigError(f"min_slots={min_slots!r} must be between 1 and {in_flight}, the slots in flight.")
+            if max_slots is not None and max_slots < min_slots:
+                raise ConfigError(f"max_slots={max_slots} must be at least min_slots={min_slots}.")
+            limit = check_seconds("timeout", timeout)
+            slots, report = self._engine.receive(int(min_slots), max_slots, limit)
+            arena = self._engine.arena
+            infos = select(batch_infos(self, report, self._dialect), slots) if report else {}
+            infos["env_id"] = slots
+            return (
+                self._engine.observations.of(slots),
+                arena.reward[slots],
+                arena.terminated[slots],
+                arena.truncated[slots],
+                infos,
+            )
+
+    # Calls into the environments.
+
+    def call(self, name: str, *args: Any, indices: Any = None, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of the environments, or read an attribute.
+
+        Args:
+            name: of the method or attribute, found through wrappers.
+            *args: for the method.
+            indices: which slots, None for all.
+            **kwargs: for the method.
+
+        Returns:
+            One result per slot.
+
+        Raises:
+            EnvError: the method raised; it is also an instance of what was raised.
+            ResultError: an argument or a result cannot be pickled.
+        """
+        with self._turns:
+            self._begin_call("call", checks.call_name(name), args, kwargs, indices)
+            return self._end_call(None)
+
+    def call_async(self, name: str, /, *args: Any, indices: Any = None, **kwargs: Any) -> None:
+        """The first half of `call`."""
+        with self._turns:
+            self._begin_call("call_async", checks.call_name(name), args, kwargs, indices)
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """The second half of `call`.
+
+        Args:
+            timeout: in seconds; None means `timeouts.call_s`, after which a worker counts as lost.
+
+        Raises:
+            multiprocessing.TimeoutError: not ready in time; the call is still under way.
+        """
+        with self._turns:
+            self._turns.end(Pending.CALL)
+            return self._end_call(timeout)
+
+    def get_attr(self, name: str, indices: Any = None) -> tuple[Any, ...]:
+        """Read an attribute of the environments, one value per slot."""
+        return self.call(name, indices=indices)
+
+    def set_attr(self, name: str, values: Any, indices: Any = None) -> None:
+        """Set an attribute of the environments.
+
+        Args:
+            name: of the attribute, found through wrappers.
+            values: a list or tuple with one value per slot, or one value for all.
+            indices: which slots, None for all.
+        """
+        with self._turns:
+            self._turns.begin(Pending.CALL, "set_attr")
+            slots = checks.slot_indices(indices, self.num_envs)
+            given = dict(zip(slots.tolist(), checks.values_per_slot(values, len(slots)), strict=True))
+            arguments = {
+                worker: (rows, checks.call_name(name), [given[slot] for slot in block])
+                for worker, rows, block in self._engine.by_worker(slots)
+            }
+            self._engine.begin_call("set_attr", name, slots, arguments)
+            self._finish(functools.partial(self._engine.end_call, None))
+
+    def _begin_call(self, half: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], indices: Any) -> None:
+        self._turns.begin(Pending.CALL, half)
+        slots = checks.slot_indices(indices, self.num_envs)
+        arguments = {worker: (rows, name, args, kwargs) for worker, rows, _ in self._engine.by_worker(slots)}
+        self._engine.begin_call("call", name, slots, arguments)
+        self._turns.pending = Pending.CALL
+
+    def _end_call(self, timeout: float | None) -> tuple[Any, ...]:
+        return tuple(self._finish(functools.partial(self._engine.end_call, timeout)))
+
+    def render(self) -> tuple[Any, ...] | None:
+        """What each environment renders."""
+        return self.call("render")
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The random number generators of the environments; of workers, copies."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seeds of the environments."""
+        return self.get_attr("np_random_seed")
+
+    # The rest.
+
+    def worker_pids(self) -> list[int | None]:
+        """The process of each worker, None where one is being replaced."""
+        return self._engine.node.pids()
+
+    def as_sb3(self) -> Any:
+        """This batch as a Stable-Baselines3 `VecEnv`. Needs `autoreset_mode="SameStep"`."""
+        from clusterenv.env.adapters.sb3 import as_sb3
+
+        return as_sb3(self)
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
+        """End every worker. Works after any fault.
+
+        Args:
+            timeout: how long the environments may take to close, in seconds; None means `timeouts.close_s`.
+            terminate: do not wait for the environments at all.
+            **kwargs: ignored, as Gymnasium passes what its wrappers do not know.
+        """
+        if not hasattr(self, "_finalizer"):
+            return
+        if self._turns.pending is not Pending.NOTHING:
+            gymnasium.logger.warn(
+                f"Calling `close` while waiting for a pending call to `{self._turns.pending.value}` to complete."
+            )
+        self._turns.closed = True
+        self._finalizer.detach()
+        self._engine.node.close(0.0 if terminate else self._close_s if timeout is None else timeout)
+
+    def __enter__(self) -> ClusterEnv:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise ConfigTypeError(
+            "a ClusterEnv cannot be pickled or copied: it owns processes. Pass the arguments of make_vec instead."
+        )
+
+    def _finish(self, wait: Callable[[], Any]) -> Any:
+        """Run the second half of a call, and remember if it was left half done."""
+        turns = self._turns
+        try:
+            result = wait()
+        except (multiprocessing.TimeoutError, KeyboardInterrupt):
+            turns.abandoned = True
+            raise
+        except BaseException:
+            turns.pending, turns.abandoned = Pending.NOTHING, False
+            raise
+        turns.pending, turns.abandoned = Pending.NOTHING, False
+        return result

@@ -1,0 +1,165 @@
+"""Errors.
+
+Each says what was wrong, with the value, what was expected, and what to do.
+
+    ClusterEnvError
+      ConfigError          the request itself is wrong; nothing was started or changed   (also a ValueError)
+        ConfigTypeError    the same, and the type was the matter                         (also a TypeError)
+        SpaceMismatch      the environments of one batch have different spaces           (also a RuntimeError)
+        ActionError        the actions do not fit the action space
+      LaunchError          a worker could not be started
+        WorkersMissing     some did not report in time
+      WorkerLost           a worker died, hung or was cut off                            (also a RuntimeError)
+      EnvError             an environment raised; its own type and traceback are kept
+      ResultError          a result could not travel back to the head
+
+Calls in the wrong order raise Gymnasium's own errors: `ClosedEnvironmentError`, `AlreadyPendingCallError`,
+`NoAsyncCallError` and `ResetNeeded`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class ClusterEnvError(Exception):
+    """Anything that ClusterEnv raises by itself."""
+
+
+class ConfigError(ClusterEnvError, ValueError):
+    """The request itself is wrong. Nothing was started or changed."""
+
+
+class ConfigTypeError(ConfigError, TypeError):
+    """The request itself is wrong: a value has the wrong type."""
+
+
+class SpaceMismatch(ConfigError, RuntimeError):
+    """The environments of one batch do not share their spaces."""
+
+
+class ActionError(ConfigError):
+    """The actions do not fit the action space. No environment was stepped."""
+
+
+class LaunchError(ClusterEnvError, RuntimeError):
+    """A worker could not be started."""
+
+
+class WorkersMissing(LaunchError):
+    """Some workers did not report in time.
+
+    Attributes:
+        arrived: how many workers reported.
+        expected: how many were started.
+        waited_s: for how long we waited.
+    """
+
+    def __init__(self, arrived: int, expected: int, waited_s: float, hint: str) -> None:
+        super().__init__(f"{arrived} of {expected} workers were ready within {waited_s:.0f} s. {hint}")
+        self.arrived, self.expected, self.waited_s = arrived, expected, waited_s
+
+
+class WorkerLost(ClusterEnvError, RuntimeError):
+    """A worker died, hung or was cut off.
+
+    Attributes:
+        worker: index of the worker.
+        slots: the slots whose environments went with it.
+        cause: what is known about the end, for people.
+        slot: the slot that was being stepped, if known.
+        seed: the seed that slot was last reset with, if any.
+        step: how many steps the slot had taken since that reset, if known.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        slots: range,
+        cause: str,
+        *,
+        slot: int | None = None,
+        seed: int | None = None,
+        step: int | None = None,
+    ) -> None:
+        where = "" if slot is None else f" It was in slot {slot} (seed {seed}, step {step})."
+        super().__init__(
+            f"worker {worker} (slots {slots.start}-{slots.stop - 1}) is lost: {cause}.{where} "
+            'Call reset() to go on with a fresh worker, or pass on_loss="restart" to have that done for you.'
+        )
+        self.worker, self.slots, self.cause = worker, slots, cause
+        self.slot, self.seed, self.step = slot, seed, step
+
+
+class EnvError(ClusterEnvError):
+    """An environment raised.
+
+    The error is also an instance of the environment's own exception type where Python allows it, so
+    `except ValueError` goes on working when an environment raised `ValueError`.
+
+    Attributes:
+        slot: the slot of the environment.
+        seed: the seed it was last reset with, if any.
+        step: how many steps it had taken since that reset, if known.
+        remote_traceback: where it raised, as text.
+    """
+
+    slot: int
+    seed: int | None
+    step: int | None
+    remote_traceback: str
+
+    @classmethod
+    def of(
+        cls,
+        cause: BaseException,
+        *,
+        slot: int,
+        doing: str,
+        seed: int | None,
+        step: int | None,
+        remote_traceback: str,
+    ) -> EnvError:
+        """Build the error for an exception that an environment raised."""
+        message = (
+            f"the environment in slot {slot} (seed {seed}, step {step}) raised in {doing}: "
+            f"{type(cause).__name__}: {cause}\n{remote_traceback.rstrip()}"
+        )
+        error = _with_type_of(cause, message)
+        error.slot, error.seed, error.step = slot, seed, step
+        error.remote_traceback = remote_traceback
+        return error
+
+
+class ResultError(ClusterEnvError, TypeError):
+    """A result, or an argument, cannot travel between the head and a worker."""
+
+
+def _with_type_of(cause: BaseException, message: str) -> EnvError:
+    """An EnvError that is also an instance of the type of `cause`, where the two can be combined."""
+    kind = type(cause)
+    if isinstance(cause, EnvError) or not isinstance(cause, Exception):
+        return EnvError(message)
+    try:
+        combined = type("EnvError", (EnvError, kind), {"__str__": lambda self: message, "__module__": __name__})
+        error = combined(message)
+    except Exception:  # a constructor with its own ideas: the message matters more than the type
+        return EnvError(message)
+    return error if isinstance(error, EnvError) else EnvError(message)
+
+
+def unknown(what: str, got: str, known: Iterable[str]) -> str:
+    """The message for a name that we do not know, with the nearest that we do.
+
+    Example:
+        >>> unknown("cluster", "locl", ["inproc", "local"])
+        "unknown cluster 'locl'. Did you mean 'local'? Known: inproc, local."
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(got, names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"unknown {what} {got[:80]!r}.{hint} Known: {', '.join(names)}."

@@ -1,0 +1,1 @@
+"""One host: its workers, their supervision, and how the head reaches them."""

@@ -1,0 +1,96 @@
+"""What the head asks of a node, wherever it is: the same words for blocks in this process and in others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gymnasium import Space
+
+    from clusterenv.transport.arena import Arena, Command
+    from clusterenv.worker.describe import BlockDescription
+    from clusterenv.worker.loop import Reply
+    from clusterenv.worker.report import Report
+
+
+class Loss(NamedTuple):
+    """A worker is lost.
+
+    Attributes:
+        worker: its index.
+        cause: what is known of its end.
+        slot: the slot it was stepping, or None.
+        torn: the slot whose row it was writing, which may be half old and half new, or None.
+        reported: whether everything that it had announced has arrived.
+    """
+
+    worker: int
+    cause: str
+    slot: int | None
+    torn: int | None
+    reported: bool = True
+
+
+class Message(NamedTuple):
+    """A request that goes over the channel: the name of a method of the block and its arguments."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+
+class Node(Protocol):
+    """The workers of one host."""
+
+    @property
+    def blocks(self) -> Sequence[range]:
+        """The slots of each worker."""
+
+    def start(self, limit_s: float | None) -> list[BlockDescription]:
+        """Build every block and say what it is."""
+
+    def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Give the workers the arena."""
+
+    def request(self, command: Command, workers: Sequence[int], actions: Mapping[int, list[Any]] | None) -> None:
+        """Ask these workers to step the slots that are asked for in the arena."""
+
+    def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
+        """Wait until these workers have answered or are lost; return those that are late."""
+
+    def wait_any(self, limit_s: float) -> None:
+        """Wait until some slot may have become ready; may return early."""
+
+    def bell(self) -> int:
+        """A number that changes when slots become ready; `wait_any` waits for a change after the last look."""
+
+    def reports(self) -> Report:
+        """What the workers have reported since the last look."""
+
+    def post(self, messages: Mapping[int, Message]) -> None:
+        """Send each worker its message; each answers with one reply."""
+
+    def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
+        """The replies of these workers that arrive within the limit; a lost worker has none."""
+
+    def losses(self) -> list[Loss]:
+        """The workers lost since the last look."""
+
+    def lose(self, worker: int, cause: str) -> None:
+        """Declare a worker lost and end it."""
+
+    def replace(self, worker: int, seeds: Sequence[int | None]) -> None:
+        """Start a fresh worker in the place of a lost one; do not wait for it."""
+
+    def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
+        """Wait for replacements to be built; return what went wrong with those that could not be."""
+
+    def alive(self, worker: int) -> bool:
+        """Whether a worker is not lost."""
+
+    def pids(self) -> list[int | None]:
+        """The process of each worker."""
+
+    def close(self, limit_s: float | None) -> None:
+        """Close the environments within the limit, then end everything. Never raises, may be called twice."""

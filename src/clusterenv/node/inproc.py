@@ -1,0 +1,114 @@
+"""A node without processes: the blocks live in the head. For debugging, tests and cheap environments."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clusterenv.worker.loop import Reply
+from clusterenv.worker.report import BuildError, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gymnasium import Space
+
+    from clusterenv.node.base import Loss, Message
+    from clusterenv.transport.arena import Arena, Command
+    from clusterenv.worker.base import Block
+    from clusterenv.worker.describe import BlockDescription
+
+
+class InprocNode:
+    """Runs each block where it is called. No limit can be kept: there is nobody else to keep it."""
+
+    def __init__(self, builders: Sequence[Callable[[], Block]], blocks: Sequence[range]) -> None:
+        self.blocks = blocks
+        self._builders = builders
+        self._running: list[Block] = []
+        self._report = Report()
+        self._replies: dict[int, Reply] = {}
+        self._rung = 0
+
+    def start(self, limit_s: float | None) -> list[BlockDescription]:
+        """Build every block and say what it is."""
+        for build in self._builders:
+            self._running.append(build())
+        return [block.describe() for block in self._running]
+
+    def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Give the blocks the arena."""
+        self._arena = arena
+        for worker, block in enumerate(self._running):
+            block.bind(arena, worker, observation_space, action_space)
+
+    def request(self, command: Command, workers: Sequence[int], actions: Mapping[int, list[Any]] | None) -> None:
+        """Step the slots that are asked for, now."""
+        for worker in workers:
+            block = self._running[worker]
+            want = self._arena.want[block.slots.start : block.slots.stop]
+            have = self._arena.have[block.slots.start : block.slots.stop]
+            rows = np.flatnonzero(want != have).tolist()
+            values = block.actions(rows) if actions is None else actions[worker]
+            if rows:
+                self._report.extend(block.step(rows, values))
+            have[rows] = want[rows]
+        self._rung += 1
+
+    def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
+        """Nothing is ever late here: `request` did the work."""
+        return []
+
+    def wait_any(self, limit_s: float) -> None:
+        """Nothing to wait for: `request` did the work."""
+
+    def bell(self) -> int:
+        """A number that changes when slots become ready."""
+        return self._rung
+
+    def reports(self) -> Report:
+        """What the blocks have reported since the last look."""
+        report, self._report = self._report, Report()
+        return report
+
+    def post(self, messages: Mapping[int, Message]) -> None:
+        """Call the blocks, now."""
+        for worker, message in messages.items():
+            try:
+                self._replies[worker] = Reply(getattr(self._running[worker], message.name)(*message.arguments))
+            except BuildError as error:
+                self._replies[worker] = Reply(failure=error.failure)
+
+    def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
+        """What the blocks answered."""
+        return {worker: self._replies.pop(worker) for worker in workers}
+
+    def losses(self) -> list[Loss]:
+        """A block in this process cannot be lost without the head."""
+        return []
+
+    def lose(self, worker: int, cause: str) -> None:
+        """Never called: nothing is late here."""
+
+    def replace(self, worker: int, seeds: Sequence[int | None]) -> None:
+        """Never called: nothing is lost here."""
+
+    def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
+        """Everything is ready."""
+        return {}
+
+    def alive(self, worker: int) -> bool:
+        """Whether a worker is not lost."""
+        return True
+
+    def pids(self) -> list[int | None]:
+        """The head's own process, for each block."""
+        return [os.getpid() for _ in self.blocks]
+
+    def close(self, limit_s: float | None) -> None:
+        """Close the environments."""
+        running, self._running = self._running, []
+        for block in running:
+            block.close()

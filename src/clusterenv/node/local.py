@@ -1,0 +1,325 @@
+"""The node of this host: worker processes, reached through the arena and a channel each."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from clusterenv.config import usable_cores
+from clusterenv.errors import LaunchError, ResultError
+from clusterenv.node.base import Loss, Message
+from clusterenv.node.handle import WorkerHandle
+from clusterenv.node.starting import raise_start_errors
+from clusterenv.node.supervisor import Supervisor
+from clusterenv.transport.arena import Command
+from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack
+from clusterenv.transport.wake import check_supported, sleep_while
+from clusterenv.worker.loop import Binding, Reply, Setup
+from clusterenv.worker.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gymnasium import Space
+
+    from clusterenv.config import Local
+    from clusterenv.transport.arena import Arena
+    from clusterenv.worker.base import Block
+    from clusterenv.worker.describe import BlockDescription
+
+# A waiting head looks this often whether the workers it waits for still live.
+_LOOK_S = 0.05
+# How long we wait to learn why a channel closed, and for a message that has been announced.
+_EXIT_S = 1.0
+_FRAME_S = 30.0
+
+
+class LocalNode:
+    """Supervises the workers of this host."""
+
+    def __init__(self, builders: Sequence[Callable[[], Block]], blocks: Sequence[range], cluster: Local) -> None:
+        check_supported()
+        self.blocks = blocks
+        self._owner = os.getpid()
+        self._cluster = cluster
+        self._builds = [_pickled(build) for build in builders]
+        self._cores = sorted(os.sched_getaffinity(0))
+        # Spinning takes a core from somebody; it is worth it only if there is one that nobody else of ours needs.
+        self._may_spin = usable_cores() > len(blocks)
+        self._handles = [WorkerHandle(worker, slots) for worker, slots in enumerate(blocks)]
+        self._losses: list[Loss] = []
+        self._arena: Arena | None = None
+        self._closed = False
+        self._bell_seen = 0
+        self._supervisor = Supervisor(cluster.threads)
+
+    def start(self, limit_s: float | None) -> list[BlockDescription]:
+        """Start every worker and wait until its environments are built."""
+        for handle in self._handles:
+            self._launch(handle, limit_s)
+        replies = self.replies([handle.worker for handle in self._handles], limit_s)
+        self._lose_late(replies, limit_s)
+        raise_start_errors(replies, self.losses(), len(self._handles), limit_s)
+        return [replies[handle.worker].value for handle in self._handles]
+
+    def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Give the workers the arena."""
+        self._arena = arena
+        self._binding = Binding(arena.spec, observation_space, action_space, None)
+        for handle in self._handles:
+            handle.bind(arena, may_spin=self._may_spin)
+            self._send_binding(handle, self._binding)
+
+    # Steps.
+
+    def request(self, command: Command, workers: Sequence[int], actions: Mapping[int, list[Any]] | None) -> None:
+        """Wake these workers."""
+        for worker in workers:
+            handle = self._handles[worker]
+            if actions is not None and not self._send(handle, actions[worker]):
+                continue
+            handle.ring(command)
+
+    def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
+        """Wait until these workers have answered or are lost; return those that are late."""
+        end = None if limit_s is None else time.monotonic() + limit_s
+        late = []
+        for worker in workers:
+            handle = self._handles[worker]
+            # Waiting for one after the other costs no more than waiting for all: the answers of those who are
+            # early are found without a sleep.
+            while not handle.answered(_slice(end)):
+                if self._look(handle):
+                    break
+                if end is not None and time.monotonic() >= end:
+                    late.append(worker)
+                    break
+        return late
+
+    def wait_any(self, limit_s: float) -> None:
+        """Sleep until the bell has rung since `bell()` was read."""
+        arena = self._bound()
+        sleep_while(arena.bell_address, self._bell_seen, min(limit_s, _LOOK_S))
+        if arena.bell[0] == self._bell_seen:
+            for handle in self._handles:
+                self._look(handle)
+
+    def bell(self) -> int:
+        """Read the bell."""
+        self._bell_seen = self._bound().bell[0]
+        return self._bell_seen
+
+    def reports(self) -> Report:
+        """Read every message that was announced."""
+        report = Report()
+        for handle in self._handles:
+            while handle.announced():
+                try:
+                    report.extend(handle.channel.receive(_FRAME_S))
+                    handle.frames += 1
+                except (ChannelClosed, ChannelTimeout) as error:
+                    self._gone(handle, f"its report did not arrive: {error}", reported=False)
+                    break
+        return report
+
+    # Messages.
+
+    def post(self, messages: Mapping[int, Message]) -> None:
+        """Send each worker its message; each answers with one reply."""
+        # Pickle everything before anything is sent: an argument that cannot travel must not leave half a request.
+        packed = {worker: pack((message.name, message.arguments)) for worker, message in messages.items()}
+        for worker, data in packed.items():
+            handle = self._handles[worker]
+            if not handle.lost and self._send_packed(handle, data):
+                handle.ring(Command.MESSAGE)
+
+    def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
+        """The replies of these workers that arrive within the limit; a lost worker has none."""
+        end = None if limit_s is None else time.monotonic() + limit_s
+        handles = [self._handles[worker] for worker in workers]
+        waiting = {handle.channel.fileno(): handle for handle in handles if not handle.lost}
+        poll = select.poll()
+        for fd in waiting:
+            poll.register(fd, select.POLLIN)
+        replies: dict[int, Reply] = {}
+        while waiting:
+            left = None if end is None else end - time.monotonic()
+            ready = poll.poll(None if left is None else max(0.0, left) * 1000)
+            if not ready and left is not None and left <= 0:
+                break
+            for fd, _ in ready:
+                handle = waiting.pop(fd)
+                poll.unregister(fd)
+                try:
+                    replies[handle.worker] = handle.channel.receive(_FRAME_S)
+                except (ChannelClosed, ChannelTimeout) as error:
+                    self._gone(handle, str(error))
+        return replies
+
+    # Losses and replacements.
+
+    def losses(self) -> list[Loss]:
+        """The workers lost since the last look."""
+        losses, self._losses = self._losses, []
+        return losses
+
+    def lose(self, worker: int, cause: str) -> None:
+        """Kill a worker and count it as lost."""
+        handle = self._handles[worker]
+        if not handle.lost:
+            self._supervisor.kill(handle.token)
+            self._record(handle, cause)
+
+    def replace(self, worker: int, seeds: Sequence[int | None]) -> None:
+        """Start a fresh worker in the place of a lost one; do not wait for it."""
+        handle = self._handles[worker]
+        # The old process must be gone before another may write to the same rows.
+        self._supervisor.exited(handle.token, _EXIT_S)
+        handle.channel.close()
+        self._launch(handle, self._limit())
+        handle.starting = True
+        handle.fresh_seeds = tuple(seeds)
+
+    def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
+        """Wait for replacements to be built; return what went wrong with those that could not be."""
+        waiting = [self._handles[worker] for worker in workers if self._handles[worker].starting]
+        if not waiting:
+            return {}
+        problems = {}
+        replies = self.replies([handle.worker for handle in waiting], limit_s)
+        for handle in waiting:
+            handle.starting = False
+            if handle.worker not in replies:
+                self.lose(handle.worker, f"its environments were not built within {limit_s} s")
+        for worker, reply in replies.items():
+            handle = self._handles[worker]
+            if reply.failure or reply.error:
+                problems[worker] = reply
+                self._record(handle, "its environments could not be built")
+                continue
+            handle.bind(self._bound(), may_spin=self._may_spin)
+            binding = self._binding
+            self._send_binding(
+                handle,
+                Binding(binding.spec, binding.observation_space, binding.action_space, handle.fresh_seeds),
+            )
+        return problems
+
+    def alive(self, worker: int) -> bool:
+        """Whether a worker is not lost."""
+        return not self._handles[worker].lost
+
+    def pids(self) -> list[int | None]:
+        """The process of each worker, or None where there is none."""
+        return [self._supervisor.pid(handle.token) for handle in self._handles]
+
+    def close(self, limit_s: float | None) -> None:
+        """Ask the workers to close, wait within the limit, then end everything."""
+        if self._closed:
+            return
+        self._closed = True
+        # After a fork of the head the workers are still the parent's: only our copies of the descriptors go.
+        if os.getpid() == self._owner and (limit_s is None or limit_s > 0):
+            self._close_gently(limit_s)
+        self._supervisor.close()
+        for handle in self._handles:
+            handle.close()
+        if self._arena is not None:
+            self._arena.close()
+
+    # Inside.
+
+    def _launch(self, handle: WorkerHandle, limit_s: float | None) -> None:
+        channel, theirs = Channel.pair()
+        with theirs:
+            handle.token = self._supervisor.start(theirs, self._cluster.core_for(handle.worker, self._cores))
+        handle.renew(channel)
+        setup = Setup(handle.worker, list(sys.path), self._may_spin, self._builds[handle.worker])
+        try:
+            channel.send(setup, limit_s)
+        except (ChannelClosed, ChannelTimeout) as error:
+            self._gone(handle, f"it did not take its set-up: {error}")
+
+    def _send_binding(self, handle: WorkerHandle, binding: Binding) -> None:
+        try:
+            handle.channel.send(binding, self._limit())
+            handle.channel.send_fd(self._bound().fd, self._limit())
+        except (ChannelClosed, ChannelTimeout) as error:
+            self._gone(handle, f"it did not take the arena: {error}")
+
+    def _lose_late(self, replies: Mapping[int, Reply], limit_s: float | None) -> None:
+        for handle in self._handles:
+            if handle.worker not in replies:
+                self.lose(handle.worker, f"no answer within {limit_s} s")
+
+    def _send(self, handle: WorkerHandle, message: object) -> bool:
+        return self._send_packed(handle, pack(message))
+
+    def _send_packed(self, handle: WorkerHandle, packed: bytes) -> bool:
+        try:
+            handle.channel.send_packed(packed, self._limit())
+        except (ChannelClosed, ChannelTimeout) as error:
+            self._gone(handle, str(error))
+            return False
+        return True
+
+    def _look(self, handle: WorkerHandle) -> bool:
+        """Whether a worker is lost; learn of its end if it has just ended."""
+        if handle.lost:
+            return True
+        ended = self._supervisor.exited(handle.token)
+        if ended is not None:
+            self._record(handle, ended.describe())
+        return ended is not None
+
+    def _gone(self, handle: WorkerHandle, cause: str, *, reported: bool = True) -> None:
+        """A channel failed: find out why, and make sure that the process is gone."""
+        ended = self._supervisor.exited(handle.token, _EXIT_S)
+        if ended is None:
+            self._supervisor.kill(handle.token)
+        self._record(handle, cause if ended is None else ended.describe(), reported=reported)
+
+    def _record(self, handle: WorkerHandle, cause: str, *, reported: bool = True) -> None:
+        if handle.lost:
+            return
+        slot, torn = handle.position()
+        reported = reported and not handle.announced()
+        handle.lost = True
+        self._losses.append(Loss(handle.worker, cause, slot, torn, reported))
+
+    def _close_gently(self, limit_s: float | None) -> None:
+        end = None if limit_s is None else time.monotonic() + limit_s
+        busy = [handle.worker for handle in self._handles if handle.busy()]
+        late = set(self.wait(busy, limit_s)) if busy else set()
+        free = [h for h in self._handles if not h.lost and not h.starting and h.bound and h.worker not in late]
+        self.post({handle.worker: Message("close", ()) for handle in free})
+        self.replies([h.worker for h in free], None if end is None else max(0.05, end - time.monotonic()))
+
+    def _limit(self) -> float:
+        # For messages that only fill a socket: a worker that does not read for this long is stuck.
+        return _FRAME_S
+
+    def _bound(self) -> Arena:
+        if self._arena is None:
+            raise LaunchError("the node has no arena yet; call bind() first")
+        return self._arena
+
+
+def _slice(end: float | None) -> float:
+    return _LOOK_S if end is None else min(_LOOK_S, max(0.0, end - time.monotonic()))
+
+
+def _pickled(build: Callable[[], Block]) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(build)
+    except Exception as error:
+        raise ResultError(
+            f"the environment factories cannot be sent to a worker: {type(error).__name__}: {error}. "
+            "Create locks, files and simulators inside the factory, not around it; or use cluster='inproc'."
+        ) from error
+    return data

@@ -1,0 +1,48 @@
+"""Turns what went wrong at the start into the error that a user can act on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterenv.errors import EnvError, LaunchError, WorkersMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterenv.node.base import Loss
+    from clusterenv.worker.loop import Reply
+    from clusterenv.worker.report import Failure
+
+
+def build_error(failure: Failure) -> EnvError:
+    """The error for an environment that could not be built."""
+    return EnvError.of(
+        failure.error,
+        slot=failure.slot,
+        doing="its constructor",
+        seed=None,
+        step=None,
+        remote_traceback=failure.traceback,
+    )
+
+
+def raise_start_errors(
+    replies: Mapping[int, Reply], losses: Sequence[Loss], expected: int, limit_s: float | None
+) -> None:
+    """Raise the first thing that kept a worker from starting, if anything did."""
+    for reply in replies.values():
+        if reply.failure:
+            raise build_error(reply.failure) from reply.failure.error
+        if reply.error:
+            raise LaunchError(
+                "a worker could not build its environments. Is the code that they need importable there?\n"
+                + reply.error
+            )
+    if losses:
+        loss = losses[0]
+        arrived = expected - len(losses)
+        hint = (
+            f"Worker {loss.worker}: {loss.cause}. If environments are slow to build, raise "
+            "timeouts=Timeouts(start_s=...)."
+        )
+        raise WorkersMissing(arrived, expected, limit_s or 0.0, hint)

@@ -1,0 +1,143 @@
+"""The head's side of the fork server: start workers, learn of their end, end them."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from clusterenv.errors import LaunchError
+
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+# The path comes as an argument because `-m` would look in the current folder first, which is anybody's.
+_BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from clusterenv.node.forkserver import main; main(int(sys.argv[1]))"
+)
+_SERVER_END_S = 2.0
+
+
+class Exit(NamedTuple):
+    """A worker has ended."""
+
+    token: int
+    status: int
+
+    def describe(self) -> str:
+        """The end in words."""
+        if self.status >= 0:
+            return f"its process ended with exit code {self.status}"
+        try:
+            name = signal.Signals(-self.status).name
+        except ValueError:
+            name = "unknown"
+        return f"its process was ended by signal {-self.status} ({name})"
+
+
+class Supervisor:
+    """Owns the fork server and the processes it starts."""
+
+    def __init__(self, threads: int | None) -> None:
+        self._owner = os.getpid()
+        self._tokens = 0
+        self._pids: dict[int, int] = {}
+        self._exits: dict[int, Exit] = {}
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = dict(os.environ)
+        if threads is not None:
+            environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+        with theirs:
+            try:
+                self._server = subprocess.Popen(
+                    [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), json.dumps(sys.path)],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._control.close()
+                raise LaunchError(f"the fork server could not be started: {error}") from error
+
+    def start(self, channel_end: socket.socket, core: int | None) -> int:
+        """Start a worker on its end of a channel and return its token."""
+        self._tokens += 1
+        request = json.dumps({"op": "fork", "token": self._tokens, "core": core}).encode()
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [channel_end.fileno()]))
+        try:
+            self._control.sendmsg([request], [rights])
+        except OSError as error:
+            raise LaunchError(f"the fork server is gone ({error}); its own words are on stderr") from error
+        return self._tokens
+
+    def kill(self, token: int) -> None:
+        """Kill a worker and everything it started."""
+        try:
+            self._control.send(json.dumps({"op": "kill", "token": token}).encode())
+        except OSError:
+            return  # the fork server is gone, and every worker with it
+
+    def pid(self, token: int) -> int | None:
+        """The process of a worker, if it runs."""
+        self._read()
+        return self._pids.get(token)
+
+    def exited(self, token: int, limit_s: float = 0.0) -> Exit | None:
+        """The end of a worker, if it has ended; wait for it at most `limit_s`."""
+        end = time.monotonic() + limit_s
+        self._read()
+        while token not in self._exits and time.monotonic() < end:
+            self._read(max(0.0, end - time.monotonic()))
+        return self._exits.get(token)
+
+    def close(self) -> None:
+        """End the fork server, which ends every worker. Safe to call twice, and after a fork of the head."""
+        self._control.close()
+        if os.getpid() != self._owner:
+            return
+        try:
+            self._server.wait(_SERVER_END_S)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait(_SERVER_END_S)
+
+    def _read(self, limit_s: float = 0.0) -> None:
+        """Take what the fork server has reported."""
+        while self._control.fileno() >= 0:
+            poll = select.poll()
+            poll.register(self._control, select.POLLIN)
+            if not poll.poll(limit_s * 1000):
+                return
+            limit_s = 0.0
+            try:
+                data = self._control.recv(4096)
+            except OSError:
+                data = b""
+            if not data:
+                self._server_is_gone()
+                return
+            message = json.loads(data)
+            if "pid" in message:
+                self._pids[message["token"]] = message["pid"]
+            else:
+                self._pids.pop(message["token"], None)
+                self._exits[message["token"]] = Exit(message["token"], message["status"])
+
+    def _server_is_gone(self) -> None:
+        # The kernel kills every worker with it.
+        for token in range(1, self._tokens + 1):
+            self._exits.setdefault(token, Exit(token, -signal.SIGKILL))
+        self._pids.clear()

@@ -1,0 +1,1 @@
+"""Tools for tests of code that uses ClusterEnv."""

@@ -1,0 +1,1 @@
+"""Shared memory, wake-ups and channels between processes of one host."""

@@ -1,0 +1,329 @@
+"""A block: the environments of one worker, stepped straight into the arena.
+
+The same class runs in a worker process and, for `cluster="inproc"`, in the head.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, iterate
+
+from clusterenv import spaces
+from clusterenv.cluster.restart import fresh_seed
+from clusterenv.transport.arena import Word
+from clusterenv.worker.describe import BlockDescription, describe_envs
+from clusterenv.worker.report import BuildError, Report, failure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterenv.transport.arena import Arena
+
+    Env = gymnasium.Env[Any, Any]
+
+_logger = logging.getLogger(__name__)
+
+# How often a reset is tried in fresh environments before the head is told that it is hopeless.
+_RESET_ATTEMPTS = 3
+
+
+class EnvBlock:
+    """Steps a list of environments, one row each.
+
+    Args:
+        env_fns: one factory per slot; they are kept to replace an environment that raised.
+        slots: the slots of these environments.
+        autoreset_mode: when an environment whose episode ended is reset.
+        rebuild: whether an environment that raised is replaced here (`on_loss="restart"`).
+    """
+
+    whole = False  # rows may be stepped in groups
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Env]],
+        slots: range,
+        autoreset_mode: AutoresetMode,
+        *,
+        rebuild: bool,
+    ) -> None:
+        self.slots = slots
+        self._env_fns = env_fns
+        self._mode = autoreset_mode
+        self._rebuild_lost = rebuild
+        self._envs = [self._build(row) for row in range(len(slots))]
+        self._done = [False] * len(slots)
+        self._seeds: list[int | None] = [None] * len(slots)
+        self._restarts = [0] * len(slots)
+        # The seed for the first reset of a fresh environment that takes the place of a lost one.
+        self._fresh_seeds: list[int | None] = [None] * len(slots)
+
+    def describe(self) -> BlockDescription:
+        """The spaces and metadata of the environments."""
+        return describe_envs(self._envs, self.slots)
+
+    def bind(self, arena: Arena, worker: int, observation_space: Any, action_space: Any) -> None:
+        """Take the rows of this block in the arena."""
+        rows = slice(self.slots.start, self.slots.stop)
+        self._words = arena.words
+        self._slot_word = arena.word(worker, Word.SLOT)
+        self._writing_word = arena.word(worker, Word.WRITING)
+        self._words[self._slot_word] = self._words[self._writing_word] = -1
+        self._reward = arena.reward[rows]
+        self._terminated, self._truncated = arena.terminated[rows], arena.truncated[rows]
+        self._observation_space = observation_space
+        self._observation = [array[rows] for array in arena.observation]
+        self._action = [array[rows] for array in arena.action]
+        self._action_space = action_space
+        self._nested_actions = isinstance(action_space, (gymnasium.spaces.Tuple, gymnasium.spaces.Dict))
+        self._objects: list[tuple[int, Any]] = []
+        self._write = self._observation_writer()
+        self._step_one = {
+            AutoresetMode.NEXT_STEP: self._step_next,
+            AutoresetMode.SAME_STEP: self._step_same,
+            AutoresetMode.DISABLED: self._step_disabled,
+        }[self._mode]
+
+    def replace_lost(self, seeds: Sequence[int | None]) -> None:
+        """Start as the replacement of a lost block: the first thing each slot does is a reset with these seeds."""
+        self._fresh_seeds = list(seeds)
+        self._done = [True] * len(self.slots)
+
+    def actions(self, rows: Sequence[int]) -> list[Any]:
+        """The actions of these rows in the arena, as `SyncVectorEnv` would hand them over."""
+        # Indexing by a list copies: an environment may keep its action, and the arena is overwritten by the next one.
+        taken = [array[rows] for array in self._action]
+        if not self._nested_actions:
+            return list(taken[0])
+        batch = spaces.assemble(self._action_space, taken)
+        return list(iterate(batch_space(self._action_space, len(rows)), batch))
+
+    def step(self, rows: Sequence[int], actions: Sequence[Any]) -> Report:
+        """Step these rows once, each with its action."""
+        report = Report()
+        words, slot_word, first = self._words, self._slot_word, self.slots.start
+        step_one = self._step_one
+        for row, action in zip(rows, actions, strict=True):
+            words[slot_word] = first + row
+            try:
+                step_one(row, action, report)
+            except Exception as error:  # the user's code: whatever it raises is reported
+                self._lost(row, error, report)
+        words[slot_word] = -1
+        self._take_objects(report)
+        return report
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> Report:
+        """Reset these rows, each with its seed."""
+        report = Report()
+        for row, seed in zip(rows, seeds, strict=True):
+            self._words[self._slot_word] = self.slots.start + row
+            self._reset_row(row, seed, options, report)
+        self._words[self._slot_word] = -1
+        self._take_objects(report)
+        return report
+
+    def call(self, rows: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Call a method of these environments, or read an attribute."""
+
+        def use(env: Env) -> Any:
+            attribute = env.get_wrapper_attr(name)
+            return attribute(*args, **kwargs) if callable(attribute) else attribute
+
+        return [self._guarded(row, name, use) for row in rows]
+
+    def set_attr(self, rows: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of these environments."""
+        for row, value in zip(rows, values, strict=True):
+            self._guarded(row, name, functools.partial(_set_attr, name=name, value=value))
+
+    def close(self) -> None:
+        """Close every environment, also when some raise."""
+        for env in self._envs:
+            _close_quietly(env)
+
+    # Stepping one row, for each autoreset mode.
+
+    def _step_next(self, row: int, action: Any, report: Report) -> None:
+        if self._done[row]:
+            observation, info = self._reset_env(row)
+            self._store(row, observation, 0.0, False, False)
+        else:
+            observation, reward, terminated, truncated, info = self._step_env(row, action)
+            self._store(row, observation, reward, terminated, truncated)
+        if info:
+            report.infos.append((self.slots.start + row, info))
+
+    def _step_same(self, row: int, action: Any, report: Report) -> None:
+        slot = self.slots.start + row
+        observation, reward, terminated, truncated, info = self._step_env(row, action)
+        if terminated or truncated:
+            # Copies, because many environments reuse their buffers in the reset that follows.
+            report.infos.append((slot, {"final_obs": _snapshot(observation), "final_info": _snapshot(info)}))
+            observation, info = self._reset_env(row)
+        self._store(row, observation, reward, terminated, truncated)
+        if info:
+            report.infos.append((slot, info))
+
+    def _step_disabled(self, row: int, action: Any, report: Report) -> None:
+        observation, reward, terminated, truncated, info = self._step_env(row, action)
+        self._store(row, observation, reward, terminated, truncated)
+        if info:
+            report.infos.append((self.slots.start + row, info))
+
+    def _step_env(self, row: int, action: Any) -> Any:
+        result = self._envs[row].step(action)
+        if type(result) is not tuple or len(result) != 5:
+            raise TypeError(
+                f"step() returned {_shape_of(result)}; "
+                "Gymnasium expects (observation, reward, terminated, truncated, info)"
+            )
+        return result
+
+    def _store(self, row: int, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
+        self._words[self._writing_word] = self.slots.start + row
+        self._write(row, observation)
+        self._reward[row] = reward if type(reward) is float else as_reward(reward)
+        self._terminated[row] = terminated
+        self._truncated[row] = truncated
+        self._words[self._writing_word] = -1
+        self._done[row] = bool(terminated or truncated)
+
+    # Resets and replacements.
+
+    def _reset_env(self, row: int) -> tuple[Any, dict[str, Any]]:
+        """A reset that nobody asked for by name: after the end of an episode, or of a fresh environment."""
+        seed = self._fresh_seeds[row]
+        if seed is None:
+            return _checked_reset(self._envs[row].reset())
+        self._fresh_seeds[row] = None
+        return _checked_reset(self._envs[row].reset(seed=seed))
+
+    def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None, report: Report) -> None:
+        slot = self.slots.start + row
+        if seed is not None:
+            self._seeds[row], self._restarts[row] = seed, 0
+        self._fresh_seeds[row] = None
+        for attempt in range(1, _RESET_ATTEMPTS + 1):
+            try:
+                observation, info = _checked_reset(self._envs[row].reset(seed=seed, options=options))
+                self._store(row, observation, 0.0, False, False)
+            except Exception as error:  # the user's code
+                recovered = self._rebuild_lost and attempt < _RESET_ATTEMPTS and self._replace(row, report)
+                report.failures.append(failure_of(error, slot, "reset", recovered=recovered))
+                if not recovered:
+                    return
+            else:
+                if info:
+                    report.infos.append((slot, info))
+                return
+
+    def _lost(self, row: int, error: Exception, report: Report) -> None:
+        """An environment raised in a step: put a fresh one in its place, if that is wanted."""
+        slot = self.slots.start + row
+        recovered = self._rebuild_lost and self._replace(row, report)
+        report.failures.append(failure_of(error, slot, "step", recovered=recovered))
+        if not recovered:
+            return
+        if self._mode is AutoresetMode.SAME_STEP:
+            recovered = self._reset_lost(row, report)
+        self._reward[row], self._terminated[row], self._truncated[row] = 0.0, False, True
+        self._done[row] = True
+        report.infos.append((slot, {"worker_lost": True, "env_error": f"{type(error).__name__}: {error}"}))
+
+    def _reset_lost(self, row: int, report: Report) -> bool:
+        """With autoreset in the same step, a fresh environment shows its first observation at once."""
+        slot = self.slots.start + row
+        before = None
+        if self._observation:
+            before = spaces.assemble(self._observation_space, [array[row].copy() for array in self._observation])
+        try:
+            observation, info = self._reset_env(row)
+            self._write(row, observation)
+        except Exception as error:  # the user's code
+            report.failures.append(failure_of(error, slot, "reset"))
+            return False
+        report.infos += [(slot, {"final_obs": before, "final_info": {}}), (slot, info)]
+        return True
+
+    def _replace(self, row: int, report: Report) -> bool:
+        _close_quietly(self._envs[row])
+        try:
+            self._envs[row] = self._build(row)
+        except BuildError as error:
+            report.failures.append(error.failure)
+            return False
+        self._restarts[row] += 1
+        self._fresh_seeds[row] = fresh_seed(self._seeds[row], self.slots.start + row, self._restarts[row])
+        return True
+
+    def _build(self, row: int) -> Env:
+        try:
+            return self._env_fns[row]()
+        except Exception as error:  # the user's code
+            raise BuildError(failure_of(error, self.slots.start + row, "build")) from error
+
+    # Observations that fit no array.
+
+    def _observation_writer(self) -> Callable[[int, Any], None]:
+        if self._observation:
+            return spaces.row_writer(self._observation_space, self._observation)
+
+        def keep(row: int, observation: Any) -> None:
+            self._objects.append((self.slots.start + row, _snapshot(observation)))
+
+        return keep
+
+    def _take_objects(self, report: Report) -> None:
+        if self._objects:
+            report.observations, self._objects[:] = self._objects.copy(), []
+
+    def _guarded(self, row: int, doing: str, act: Callable[[Env], Any]) -> Any:
+        try:
+            return act(self._envs[row])
+        except Exception as error:  # the user's code
+            raise BuildError(failure_of(error, self.slots.start + row, doing)) from error
+
+
+def as_reward(value: Any) -> float:
+    """A reward as a float: any real number, also as an array of one element."""
+    if isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
+        return float(value)
+    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
+        return float(value.item())
+    raise TypeError(f"the reward {str(value)[:80]!r} ({type(value).__name__}) is not a real number")
+
+
+def _set_attr(env: Env, name: str, value: Any) -> None:
+    env.set_wrapper_attr(name, value)
+
+
+def _checked_reset(result: Any) -> tuple[Any, dict[str, Any]]:
+    if type(result) is not tuple or len(result) != 2 or not isinstance(result[1], dict):
+        raise TypeError(f"reset() returned {_shape_of(result)}; Gymnasium expects (observation, info)")
+    return result
+
+
+def _shape_of(result: Any) -> str:
+    return f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+
+
+def _snapshot(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # an object that cannot be copied is handed over as it is
+        return value
+
+
+def _close_quietly(env: Env) -> None:
+    try:
+        env.close()
+    except Exception:  # the user's code; closing goes on with the next
+        _logger.warning("an environment raised in close()", exc_info=True)

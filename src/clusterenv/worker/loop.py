@@ -1,0 +1,261 @@
+"""The worker process: wait for a request, act on the block, answer.
+
+It speaks shared memory for steps and a channel for everything rare, and only to the head that made it. It ends with
+the fork server that started it, which ends with the head.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import pickle
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clusterenv.errors import ResultError
+from clusterenv.transport.arena import Arena, Command, Word
+from clusterenv.transport.channel import Channel, ChannelClosed, pack
+from clusterenv.transport.wake import Waiter, wake
+from clusterenv.worker.report import BuildError, Failure, Report, failure_of
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+    from gymnasium import Space
+
+    from clusterenv.transport.arena import ArenaSpec
+    from clusterenv.worker.base import Block
+
+_logger = logging.getLogger(__name__)
+
+# A waiting worker looks up this often; it costs nothing and bounds every wait.
+_IDLE_S = 5.0
+# With `send`, finished slots are shown to the head about this often, so that a slow slot does not hold back its block.
+_SHOW_EVERY_S = 0.5e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The first message: how to build the block. It is pickled in two layers, since the path must be set first."""
+
+    worker: int
+    sys_path: list[str]
+    may_spin: bool
+    build: bytes  # a pickled callable that returns the block
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The second message: the arena (its descriptor follows) and the spaces agreed by all."""
+
+    spec: ArenaSpec
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    fresh_seeds: tuple[int | None, ...] | None  # given to the replacement of a lost worker
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a message: a value, or what went wrong."""
+
+    value: Any = None
+    failure: Failure | None = None
+    error: str | None = None
+
+
+def main(sock: socket.socket) -> None:
+    """Run a worker on its end of the channel until it is told to close."""
+    channel = Channel(sock)
+    try:
+        setup: Setup = channel.receive(None)
+        sys.path[:] = setup.sys_path
+        block = _build(channel, setup)
+        if block is None:
+            return
+        binding: Binding = channel.receive(None)
+        arena = Arena.attach(binding.spec, channel.receive_fd(None))
+        block.bind(arena, setup.worker, binding.observation_space, binding.action_space)
+        if binding.fresh_seeds is not None:
+            block.replace_lost(binding.fresh_seeds)
+        # Whatever building the environments left behind stays: spare the collector from looking at it again.
+        gc.freeze()
+        WorkerLoop(channel, arena, setup, block).run()
+    except ChannelClosed:
+        _logger.debug("the head is gone")
+
+
+def _build(channel: Channel, setup: Setup) -> Block | None:
+    try:
+        block: Block = pickle.loads(setup.build)()
+        channel.send(Reply(block.describe()), None)
+        return block
+    except BuildError as error:
+        channel.send(Reply(failure=error.failure), None)
+    except Exception as error:  # a factory that cannot be unpickled, a space that cannot be pickled
+        channel.send(Reply(error="".join(failure_of(error, -1, "build").traceback)), None)
+    return None
+
+
+class WorkerLoop:
+    """Serves requests for one block."""
+
+    def __init__(self, channel: Channel, arena: Arena, setup: Setup, block: Block) -> None:
+        self._channel, self._arena, self._block = channel, arena, block
+        worker, slots = setup.worker, block.slots
+        self._words = arena.words
+        self._go, self._command = arena.word(worker, Word.GO), arena.word(worker, Word.COMMAND)
+        self._done, self._frames = arena.word(worker, Word.DONE), arena.word(worker, Word.FRAMES)
+        self._done_address = arena.address(worker, Word.DONE)
+        self._waiter = Waiter(arena.words, self._go, arena.address(worker, Word.GO), may_spin=setup.may_spin)
+        self._want = arena.want[slots.start : slots.stop]
+        self._have = arena.have[slots.start : slots.stop]
+        # The bell takes a value that no worker has written before: the workers count up in separate residue classes.
+        self._ring, self._ring_step = worker, arena.spec.num_workers
+        self._row_s = 0.0
+        self._messages: dict[str, Callable[..., Any]] = {
+            "reset": block.reset,
+            "call": block.call,
+            "set_attr": block.set_attr,
+        }
+
+    def run(self) -> None:
+        """Serve until told to close."""
+        words, waiter = self._words, self._waiter
+        seen = words[self._done]
+        while True:
+            if not waiter.wait_while(seen, _IDLE_S):
+                continue
+            # GO is read before `want`: a request that arrives during a pass changes GO again and starts another.
+            seen = words[self._go]
+            command = words[self._command]
+            if command == Command.STEP:
+                self._step(seen)
+            elif command == Command.SEND:
+                self._send(seen)
+            elif not self._message(seen):
+                return
+
+    def _step(self, request: int) -> None:
+        """Lock step: one answer for the whole block."""
+        rows = np.flatnonzero(self._want != self._have).tolist()
+        actions = self._actions(rows)
+        # No rows: the head has answered for all of them by itself, because they were lost before they were asked for.
+        packed = self._pack(self._block.step(rows, actions)) if rows else None
+        self._show(rows, packed)
+        self._words[self._done] = request
+        wake(self._done_address)
+        if packed:
+            self._channel.send_packed(packed, None)
+
+    def _send(self, request: int) -> None:
+        """First come, first served: show slots in small groups as they finish."""
+        rows = np.flatnonzero(self._want != self._have).tolist()
+        actions = self._actions(rows)
+        start = 0
+        while start < len(rows):
+            stop = len(rows) if self._row_s == 0.0 else start + max(1, int(_SHOW_EVERY_S / self._row_s))
+            group = rows if self._block.whole else rows[start:stop]
+            began = time.perf_counter()
+            report = self._block.step(group, actions[start : start + len(group)])
+            self._row_s = (time.perf_counter() - began) / len(group)
+            packed = self._pack(report)
+            self._show(group, packed)
+            self._ring_bell()
+            if packed:
+                self._channel.send_packed(packed, None)
+            start += len(group)
+        self._words[self._done] = request
+
+    def _actions(self, rows: list[int]) -> Sequence[Any]:
+        if self._arena.action:
+            return self._block.actions(rows)
+        actions: list[Any] = self._channel.receive(None)  # a space that fits no array: the values come as a message
+        return actions
+
+    def _show(self, rows: list[int], packed: bytes | None) -> None:
+        # The head looks at `have` first and at FRAMES then, so FRAMES is written first. The message itself follows
+        # after the head is awake: a large one fills the socket, and then the head must be there to read it.
+        if packed:
+            self._words[self._frames] = (self._words[self._frames] + 1) & 0x7FFFFFFF
+        if len(rows) == len(self._have):
+            self._have[:] = self._want
+        else:
+            self._have[rows] = self._want[rows]
+
+    def _ring_bell(self) -> None:
+        self._ring = (self._ring + self._ring_step) & 0x7FFFFFFF
+        self._arena.bell[0] = self._ring
+        wake(self._arena.bell_address)
+
+    def _pack(self, report: Report) -> bytes | None:
+        if not report:
+            return None
+        try:
+            return pack(report)
+        except ResultError:
+            return pack(_packable(report))
+
+    def _message(self, request: int) -> bool:
+        name, arguments = self._channel.receive(None)
+        if name == "close":
+            self._block.close()
+            self._channel.send(Reply(), None)
+            return False
+        try:
+            packed = pack(Reply(self._messages[name](*arguments)))
+        except BuildError as error:
+            packed = pack(Reply(failure=error.failure))
+        except ResultError as error:
+            packed = pack(Reply(error=f"the result of {arguments[1] if name == 'call' else name!r} {error}"))
+        self._words[self._done] = request
+        self._channel.send_packed(packed, None)
+        return True
+
+
+def _packable(report: Report) -> Report:
+    """The report without the infos that cannot be pickled, each turned into a failure that names its key."""
+    kept = Report(failures=report.failures)
+    for slot, info in report.infos:
+        try:
+            pack(info)
+            kept.infos.append((slot, info))
+        except ResultError:
+            bad = next((key for key, value in info.items() if not _can_pack(value)), "?")
+            error = ResultError(f"the value of info key {bad!r} cannot be sent to the head; make it plain data")
+            kept.failures.append(failure_of(error, slot, "step"))
+    for slot, observation in report.observations:
+        if _can_pack(observation):
+            kept.observations.append((slot, observation))
+        else:
+            kept.failures.append(failure_of(ResultError("the observation cannot be sent to the head"), slot, "step"))
+    return kept
+
+
+def _can_pack(value: object) -> bool:
+    try:
+        pack(value)
+    except ResultError:
+        return False
+    return True
+
+
+def run_forked(sock: socket.socket) -> None:
+    """Run a worker in a freshly forked process and end the process."""
+    code = 1
+    try:
+        main(sock)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        _logger.exception("a worker ends by an error of its own")
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,103 @@
+"""What a block tells the head beside the rows of the arena: infos, failures, and observations that fit no array."""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+import traceback
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cloudpickle
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import numpy.typing as npt
+
+_OURS = str(pathlib.Path(__file__).parent)
+
+# An error text of megabytes helps nobody and would travel with every failure.
+_MAX_TEXT = 20_000
+
+
+class Failure(NamedTuple):
+    """An environment raised.
+
+    Attributes:
+        slot: which one.
+        doing: "step", "reset", "build", "close" or the name of the method called.
+        error: the exception, or a stand-in if it cannot travel.
+        traceback: where it was raised, as text.
+        recovered: whether a fresh environment has taken its place.
+    """
+
+    slot: int
+    doing: str
+    error: Exception
+    traceback: str
+    recovered: bool
+
+
+@dataclass(slots=True)
+class Report:
+    """The side channel of one pass over a block.
+
+    Attributes:
+        infos: (slot, info) in the order in which they were made; a slot may appear twice.
+        failures: environments that raised.
+        observations: (slot, observation) where the space fits no array.
+        block_infos: (slots, infos) of a vectorised block, which batches its infos by itself.
+    """
+
+    infos: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    observations: list[tuple[int, Any]] = field(default_factory=list)
+    block_infos: list[tuple[npt.NDArray[Any], dict[str, Any]]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.infos or self.failures or self.observations or self.block_infos)
+
+    def extend(self, other: Report) -> None:
+        """Add what another pass reported."""
+        self.infos += other.infos
+        self.failures += other.failures
+        self.observations += other.observations
+        self.block_infos += other.block_infos
+
+
+class BuildError(Exception):
+    """An environment could not be built; carries the Failure."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+def failure_of(error: Exception, slot: int, doing: str, *, recovered: bool = False) -> Failure:
+    """Describe an exception so that it can travel."""
+    text = "".join(traceback.format_exception(type(error), error, _users_frames(error.__traceback__)))
+    if len(text) > _MAX_TEXT:
+        text = text[: _MAX_TEXT // 2] + "\n... (cut) ...\n" + text[-_MAX_TEXT // 2 :]
+    return Failure(slot, doing, _portable(error), text, recovered)
+
+
+def _users_frames(frames: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame that is not ours; all of it if the error is ours."""
+    first = frames
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
+        first = first.tb_next
+    return first or frames
+
+
+def _portable(error: Exception) -> Exception:
+    """The exception without its frames, or a RuntimeError that speaks for it if it cannot be pickled there and back."""
+    try:
+        error = error.with_traceback(None)
+        error.__cause__ = error.__context__ = None
+        pickle.loads(cloudpickle.dumps(error))
+        return (
+            error if len(str(error)) <= _MAX_TEXT else RuntimeError(f"{type(error).__name__}: {str(error)[:_MAX_TEXT]}")
+        )
+    except Exception:  # any constructor may fail here, in any way
+        return RuntimeError(f"{type(error).__name__}: {str(error)[:_MAX_TEXT]}")

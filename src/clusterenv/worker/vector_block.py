@@ -1,0 +1,155 @@
+"""A block that is one vectorised environment: EnvPool, or any `gymnasium.vector.VectorEnv`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from clusterenv import spaces
+from clusterenv.transport.arena import Word
+from clusterenv.worker.describe import BlockDescription
+from clusterenv.worker.report import BuildError, Report, failure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterenv.transport.arena import Arena
+
+_logger = logging.getLogger(__name__)
+
+
+class VectorBlock:
+    """Steps one vectorised environment with a row per slot. It is stepped whole or not at all.
+
+    Args:
+        factory: called with the number of rows; returns the vectorised environment.
+        slots: the slots of its rows.
+    """
+
+    whole = True
+
+    def __init__(self, factory: Callable[[int], Any], slots: range) -> None:
+        self.slots = slots
+        try:
+            self._envs = factory(len(slots))
+        except Exception as error:  # the user's code
+            raise BuildError(failure_of(error, slots.start, "build")) from error
+        self._restart_seeds: list[int | None] | None = None
+
+    def describe(self) -> BlockDescription:
+        """The spaces and metadata of one row."""
+        envs = self._envs
+        # EnvPool's `observation_space` is already that of one row, and it has no `single_` names.
+        observation_space = getattr(envs, "single_observation_space", envs.observation_space)
+        action_space = getattr(envs, "single_action_space", envs.action_space)
+        metadata = dict(getattr(envs, "metadata", None) or {})
+        metadata.setdefault("autoreset_mode", AutoresetMode.NEXT_STEP)
+        return BlockDescription(
+            self.slots, observation_space, action_space, metadata, getattr(envs, "render_mode", None)
+        )
+
+    def bind(self, arena: Arena, worker: int, observation_space: Any, action_space: Any) -> None:
+        """Take the rows of this block in the arena."""
+        rows = slice(self.slots.start, self.slots.stop)
+        self._words, self._slot_word = arena.words, arena.word(worker, Word.SLOT)
+        self._words[self._slot_word] = self._words[arena.word(worker, Word.WRITING)] = -1
+        self._observation_space, self._action_space = observation_space, action_space
+        self._observation = [array[rows] for array in arena.observation]
+        self._action = [array[rows] for array in arena.action]
+        self._reward = arena.reward[rows]
+        self._terminated, self._truncated = arena.terminated[rows], arena.truncated[rows]
+        self._action_dtype = _native_dtype(self._envs)
+
+    def replace_lost(self, seeds: Sequence[int | None]) -> None:
+        """Start as the replacement of a lost block: the first step is a reset with these seeds."""
+        self._restart_seeds = list(seeds)
+
+    def actions(self, rows: Sequence[int]) -> list[Any]:
+        """The actions of the block; they stay in the arena until `step` takes them."""
+        return [None] * len(rows)
+
+    def step(self, rows: Sequence[int], actions: Sequence[Any]) -> Report:
+        """Step the whole block."""
+        self._words[self._slot_word] = self.slots.start
+        try:
+            if self._restart_seeds is not None:
+                seeds, self._restart_seeds = self._restart_seeds, None
+                return self.reset(rows, seeds, None)
+            parts = [array.astype(self._action_dtype or array.dtype) for array in self._action]
+            observation, reward, terminated, truncated, infos = self._envs.step(
+                spaces.assemble(self._action_space, parts)
+            )
+            self._store(observation, reward, terminated, truncated)
+            return self._reported(rows, infos)
+        except Exception as error:  # the user's code
+            # One environment holds all rows, so there is no single one to put in its place.
+            return Report(failures=[failure_of(error, self.slots.start, "step")])
+        finally:
+            self._words[self._slot_word] = -1
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> Report:
+        """Reset all rows, or some of them by the `reset_mask` that Gymnasium defines."""
+        if len(rows) < len(self.slots):
+            mask = np.zeros(len(self.slots), dtype=np.bool_)
+            mask[list(rows)] = True
+            options = {**(options or {}), "reset_mask": mask}
+        self._restart_seeds = None
+        known = dict(zip(rows, seeds, strict=True))
+        seed = [known.get(row) for row in range(len(self.slots))]
+        try:
+            observation, infos = self._envs.reset(
+                seed=None if all(value is None for value in seed) else seed, options=options
+            )
+            zeros = np.zeros(len(self.slots))
+            self._store(observation, zeros, zeros, zeros)
+            return self._reported(rows, infos)
+        except Exception as error:  # the user's code
+            return Report(failures=[failure_of(error, self.slots.start, "reset")])
+
+    def call(self, rows: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Call a method of the vectorised environment, which answers for each row."""
+        results = self._guarded(name, lambda: self._envs.call(name, *args, **kwargs))
+        return [results[row] for row in rows]
+
+    def set_attr(self, rows: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of all rows."""
+        if len(rows) != len(self.slots):
+            error = ValueError(f"set_attr({name!r}) on a vectorised block must name all its slots {self.slots}")
+            raise BuildError(failure_of(error, self.slots.start, name))
+        self._guarded(name, lambda: self._envs.set_attr(name, list(values)))
+
+    def close(self) -> None:
+        """Close the vectorised environment."""
+        try:
+            self._envs.close()
+        except Exception:  # the user's code
+            _logger.warning("a vectorised environment raised in close()", exc_info=True)
+
+    def _store(self, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
+        parts = spaces.take_apart(self._observation_space, observation)
+        for array, part in zip(self._observation, parts, strict=True):
+            array[...] = spaces.fitted(part, array.shape, array.dtype)
+        self._reward[:], self._terminated[:], self._truncated[:] = reward, terminated, truncated
+
+    def _reported(self, rows: Sequence[int], infos: dict[str, Any]) -> Report:
+        if not infos:
+            return Report()
+        return Report(block_infos=[(np.arange(self.slots.start, self.slots.stop), infos)])
+
+    def _guarded(self, doing: str, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except Exception as error:  # the user's code
+            raise BuildError(failure_of(error, self.slots.start, doing)) from error
+
+
+def _native_dtype(envs: Any) -> Any:
+    """The dtype that the environment insists on where it is not that of its space (EnvPool: int32 actions)."""
+    spec = getattr(envs, "spec", None)
+    array_spec = getattr(spec, "action_array_spec", None)
+    if isinstance(array_spec, dict) and "action" in array_spec:
+        return array_spec["action"].dtype
+    return None
