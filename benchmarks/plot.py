@@ -8,6 +8,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import FuncFormatter
 
 from benchmarks.contenders import LIMIT
 from benchmarks.report import Row, rows
@@ -74,4 +75,5 @@ def _panel(axes: Axes, workload: Workload, shown: Sequence[Row]) -> None:
             axes.axvline(value.median, color="#9d9d9d", linestyle="--", linewidth=1)
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(shown)), [row.entry.contender.title for row in shown], fontsize=8)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.margins(x=0.12)

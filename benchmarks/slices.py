@@ -106,7 +106,8 @@ def _environ(python: Path) -> dict[str, str]:
     paths = [str(ROOT)]
     # What this interpreter was told to find belongs to its Python version; a peer's may be another.
     if python == Path(sys.executable):
-        paths += filter(None, [os.environ.get("PYTHONPATH")])
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        paths += [str(Path(path).absolute()) for path in given if path]
     return {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}
 
 

@@ -69,7 +69,7 @@ class Args:
 
 def main(args: Args) -> int:
     """Measure, show and save; return 2 when a name in the arguments is unknown."""
-    console = Console()
+    console = _console()
     suite = "quick" if args.quick else args.suite
     workloads = [w for w in SUITES[suite] if not args.workloads or w.name in args.workloads]
     names = [name for name in args.contenders or CONTENDERS if name not in args.without]
@@ -100,6 +100,12 @@ def main(args: Args) -> int:
     return 0
 
 
+def _console() -> Console:
+    """Return a console that is wide enough for the table where nobody can widen it: in a log file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=170)
+
+
 def _measure(args: Args, plan: Plan, workload: Workload, contenders: list[Contender], console: Console) -> list[Entry]:
     """Measure one workload under a progress bar."""
 
@@ -128,10 +134,9 @@ def _measure(args: Args, plan: Plan, workload: Workload, contenders: list[Conten
 def _table(workload: Workload, entries: list[Entry]) -> Table:
     """Return the table of one workload, the fastest first, those without a number last."""
     table = Table(title=f"{workload.name} ({workload.env_id}, {workload.num_envs} environments)")
-    table.add_column("contender")
-    table.add_column("mode")
+    table.add_column("contender", no_wrap=True)
     for title in ("steps/s", "lowest..highest", "x Sync", "of the limit", "ClusterEnv / it"):
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
     table.add_column("settings, remarks")
     for row in sorted(rows(entries), key=lambda row: -(row.rate.median if row.rate else 0.0)):
         _add(table, row, workload)
@@ -140,13 +145,13 @@ def _table(workload: Workload, entries: list[Entry]) -> Table:
 
 def _add(table: Table, row: Row, workload: Workload) -> None:
     entry = row.entry
-    title, mode = entry.contender.title, entry.contender.mode
+    title = entry.contender.title
     if row.rate is None:
-        table.add_row(title, mode, "-", "-", "-", "-", "-", escape(f"not available: {entry.reason}"), style="dim")
+        reason = f"not available: {entry.reason}"
+        table.add_row(title, *["-"] * 5, escape(reason), style="dim")
         return
     table.add_row(
         title,
-        mode,
         f"{row.rate.median:,.0f}",
         f"{row.rate.low:,.0f}..{row.rate.high:,.0f}",
         _ratio(row.to_sync),

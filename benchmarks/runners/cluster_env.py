@@ -38,7 +38,7 @@ def build(spec: Spec) -> Iterator[Callable[[int], int]]:
         **env_kwargs(spec.preset),
     )
     counter = RealSteps()
-    min_slots: int | None = spec.settings.get("min_slots")
+    min_slots: int = spec.settings.get("min_slots", 0)
 
     def lock_step(i: int) -> int:
         _, _, terminated, truncated, _ = envs.step(table[i % ROWS])
@@ -52,7 +52,7 @@ def build(spec: Spec) -> Iterator[Callable[[int], int]]:
 
     try:
         envs.reset(seed=spec.seed)
-        if min_slots is None:
+        if not min_slots:
             yield lock_step
         else:
             envs.send(table[0], np.arange(spec.num_envs))
