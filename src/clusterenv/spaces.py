@@ -83,13 +83,13 @@ def _row_writer(space: Space[Any], arrays: Iterator[Array]) -> Callable[[int, An
 
 
 def _leaf_writer(array: Array) -> Callable[[int, Any], None]:
-    dtype, shape = array.dtype, array.shape[1:]
+    dtype, shape, ndarray = array.dtype, array.shape[1:], np.ndarray
     if shape:
         # Views made once: indexing a row anew would allocate one on every step.
         rows = [array[row] for row in range(len(array))]
 
         def write_array(row: int, value: Any) -> None:
-            if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
+            if type(value) is ndarray and value.dtype is dtype and value.shape == shape:
                 rows[row][...] = value
             else:
                 rows[row][...] = fitted(value, shape, dtype)

@@ -110,7 +110,12 @@ def _check_for(space: Space[Any]) -> Callable[[Array], str | None]:
 
 
 def _range_check(low: Any, high: Any) -> Callable[[Array], str | None]:
+    from_zero = isinstance(high, int) and low == 0
+
     def check(array: Array) -> str | None:
+        # Seen as unsigned, a negative number is huge: one look instead of two for the usual Discrete(n).
+        if from_zero and array.dtype == np.int64 and array.view(np.uint64).max() <= high:
+            return None
         if bool((array >= low).all()) and bool((array <= high).all()):
             return None
         slot = int(np.argwhere((array < low) | (array > high))[0][0])

@@ -132,4 +132,3 @@ def _node(plan: Plan) -> Node:
     from clusterenv.node.local import LocalNode  # Linux only; the rest works elsewhere too
 
     return LocalNode(plan.builders, plan.blocks, plan.cluster)
-

@@ -118,11 +118,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         Args:
             factory: called on each worker with the number of its slots; returns a `VectorEnv`, or an EnvPool.
             num_envs: the number of slots in all.
-            cluster: as in the constructor.
-            copy: as in the constructor.
-            on_loss: as in the constructor, for lost workers.
-            timeouts: as in the constructor.
-            infos: as in the constructor.
+            cluster, copy, on_loss, timeouts, infos: as in the constructor.
 
         Example:
             >>> from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
@@ -200,14 +196,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             self._begin_reset("reset_async", seed, options)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """The second half of `reset`.
-
-        Args:
-            timeout: in seconds; None means `timeouts.reset_s`, after which a worker counts as lost.
-
-        Raises:
-            multiprocessing.TimeoutError: not ready in time; the reset is still under way.
-        """
+        """The second half of `reset`; `timeout` as in `step_wait`, with `timeouts.reset_s`."""
         with self._turns:
             self._turns.end(Pending.RESET)
             return self._end_reset(timeout)
@@ -399,14 +388,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             self._begin_call("call_async", checks.call_name(name), args, kwargs, indices)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """The second half of `call`.
-
-        Args:
-            timeout: in seconds; None means `timeouts.call_s`, after which a worker counts as lost.
-
-        Raises:
-            multiprocessing.TimeoutError: not ready in time; the call is still under way.
-        """
+        """The second half of `call`; `timeout` as in `step_wait`, with `timeouts.call_s`."""
         with self._turns:
             self._turns.end(Pending.CALL)
             return self._end_call(timeout)

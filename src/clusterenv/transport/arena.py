@@ -128,7 +128,9 @@ class Arena:
         return self._control_address + 4 * self.word(worker, word)
 
     def _take(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        kind = np.dtype(dtype)
+        # By its text, which gives NumPy's one object for the dtype; a pickled one is only equal to it, and the block
+        # compares by identity, which is cheaper.
+        kind = np.dtype(np.dtype(dtype).str)
         count = int(np.prod(shape, dtype=np.int64))
         array = np.frombuffer(self._memory, dtype=kind, count=count, offset=self._offset).reshape(shape)
         self._offset += _padded(array.nbytes)

@@ -59,7 +59,7 @@ class EnvBlock:
         self._mode = autoreset_mode
         self._rebuild_lost = rebuild
         self._envs = [self._build(row) for row in range(len(slots))]
-        self._done = [False] * len(slots)
+        self._done = [False] * len(slots)  # slots whose next step is a reset
         self._seeds: list[int | None] = [None] * len(slots)
         self._restarts = [0] * len(slots)
         # The seed for the first reset of a fresh environment that takes the place of a lost one.
@@ -76,8 +76,9 @@ class EnvBlock:
         self._slot_word = arena.word(worker, Word.SLOT)
         self._writing_word = arena.word(worker, Word.WRITING)
         self._words[self._slot_word] = self._words[self._writing_word] = -1
-        self._reward = arena.reward[rows]
-        self._terminated, self._truncated = arena.terminated[rows], arena.truncated[rows]
+        # Memoryviews store a scalar in 30 ns where an array takes 50.
+        self._reward: Any = arena.reward[rows].data
+        self._terminated, self._truncated = arena.terminated[rows].data, arena.truncated[rows].data
         self._observation_space = observation_space
         self._observation = [array[rows] for array in arena.observation]
         self._action = [array[rows] for array in arena.action]
@@ -85,16 +86,11 @@ class EnvBlock:
         self._nested_actions = isinstance(action_space, (gymnasium.spaces.Tuple, gymnasium.spaces.Dict))
         self._objects: list[tuple[int, Any]] = []
         self._write = self._observation_writer()
-        self._step_one = {
-            AutoresetMode.NEXT_STEP: self._step_next,
-            AutoresetMode.SAME_STEP: self._step_same,
-            AutoresetMode.DISABLED: self._step_disabled,
-        }[self._mode]
 
     def replace_lost(self, seeds: Sequence[int | None]) -> None:
         """Start as the replacement of a lost block: the first thing each slot does is a reset with these seeds."""
         self._fresh_seeds = list(seeds)
-        self._done = [True] * len(self.slots)
+        self._done = [self._mode is AutoresetMode.NEXT_STEP] * len(self.slots)
 
     def actions(self, rows: Sequence[int]) -> list[Any]:
         """The actions of these rows in the arena, as `SyncVectorEnv` would hand them over."""
@@ -106,16 +102,36 @@ class EnvBlock:
         return list(iterate(batch_space(self._action_space, len(rows)), batch))
 
     def step(self, rows: Sequence[int], actions: Sequence[Any]) -> Report:
-        """Step these rows once, each with its action."""
+        """Step these rows once, each with its action.
+
+        This is the hot loop: about half a microsecond of ours per environment, beside the environment's own time.
+        """
         report = Report()
-        words, slot_word, first = self._words, self._slot_word, self.slots.start
-        step_one = self._step_one
+        envs, done, first = self._envs, self._done, self.slots.start
+        words, slot_word, writing_word = self._words, self._slot_word, self._writing_word
+        write, reward_of = self._write, self._reward
+        terminated_of, truncated_of = self._terminated, self._truncated
+        words[writing_word] = -1
+        reward: Any
         for row, action in zip(rows, actions, strict=True):
             words[slot_word] = first + row
             try:
-                step_one(row, action, report)
+                if done[row]:
+                    observation, info = self._reset_env(row)
+                    reward, terminated, truncated = 0.0, False, False
+                else:
+                    observation, reward, terminated, truncated, info = envs[row].step(action)
+                    if terminated or truncated:
+                        observation, info = self._end_episode(row, observation, info, report)
+                words[writing_word] = first + row
+                write(row, observation)
+                reward_of[row] = reward if type(reward) is float else as_reward(reward)
+                terminated_of[row] = terminated
+                truncated_of[row] = truncated
+                if info:
+                    report.infos.append((first + row, info))
             except Exception as error:  # the user's code: whatever it raises is reported
-                self._lost(row, error, report)
+                self._lost(row, _explained(error), report)
         words[slot_word] = -1
         self._take_objects(report)
         return report
@@ -149,62 +165,25 @@ class EnvBlock:
         for env in self._envs:
             _close_quietly(env)
 
-    # Stepping one row, for each autoreset mode.
-
-    def _step_next(self, row: int, action: Any, report: Report) -> None:
-        if self._done[row]:
-            observation, info = self._reset_env(row)
-            self._store(row, observation, 0.0, False, False)
-        else:
-            observation, reward, terminated, truncated, info = self._step_env(row, action)
-            self._store(row, observation, reward, terminated, truncated)
-        if info:
-            report.infos.append((self.slots.start + row, info))
-
-    def _step_same(self, row: int, action: Any, report: Report) -> None:
-        slot = self.slots.start + row
-        observation, reward, terminated, truncated, info = self._step_env(row, action)
-        if terminated or truncated:
+    def _end_episode(self, row: int, observation: Any, info: Any, report: Report) -> tuple[Any, Any]:
+        """An episode has ended: reset now, with the next step, or not at all. Returns what the slot shows now."""
+        if self._mode is AutoresetMode.SAME_STEP:
             # Copies, because many environments reuse their buffers in the reset that follows.
-            report.infos.append((slot, {"final_obs": _snapshot(observation), "final_info": _snapshot(info)}))
-            observation, info = self._reset_env(row)
-        self._store(row, observation, reward, terminated, truncated)
-        if info:
-            report.infos.append((slot, info))
-
-    def _step_disabled(self, row: int, action: Any, report: Report) -> None:
-        observation, reward, terminated, truncated, info = self._step_env(row, action)
-        self._store(row, observation, reward, terminated, truncated)
-        if info:
-            report.infos.append((self.slots.start + row, info))
-
-    def _step_env(self, row: int, action: Any) -> Any:
-        result = self._envs[row].step(action)
-        if type(result) is not tuple or len(result) != 5:
-            raise TypeError(
-                f"step() returned {_shape_of(result)}; "
-                "Gymnasium expects (observation, reward, terminated, truncated, info)"
-            )
-        return result
-
-    def _store(self, row: int, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
-        self._words[self._writing_word] = self.slots.start + row
-        self._write(row, observation)
-        self._reward[row] = reward if type(reward) is float else as_reward(reward)
-        self._terminated[row] = terminated
-        self._truncated[row] = truncated
-        self._words[self._writing_word] = -1
-        self._done[row] = bool(terminated or truncated)
+            final = {"final_obs": _snapshot(observation), "final_info": _snapshot(info)}
+            report.infos.append((self.slots.start + row, final))
+            return self._reset_env(row)
+        self._done[row] = self._mode is AutoresetMode.NEXT_STEP
+        return observation, info
 
     # Resets and replacements.
 
     def _reset_env(self, row: int) -> tuple[Any, dict[str, Any]]:
         """A reset that nobody asked for by name: after the end of an episode, or of a fresh environment."""
-        seed = self._fresh_seeds[row]
-        if seed is None:
-            return _checked_reset(self._envs[row].reset())
-        self._fresh_seeds[row] = None
-        return _checked_reset(self._envs[row].reset(seed=seed))
+        seed, self._fresh_seeds[row] = self._fresh_seeds[row], None
+        env = self._envs[row]
+        result = _checked_reset(env.reset() if seed is None else env.reset(seed=seed))
+        self._done[row] = False
+        return result
 
     def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None, report: Report) -> None:
         slot = self.slots.start + row
@@ -214,13 +193,15 @@ class EnvBlock:
         for attempt in range(1, _RESET_ATTEMPTS + 1):
             try:
                 observation, info = _checked_reset(self._envs[row].reset(seed=seed, options=options))
-                self._store(row, observation, 0.0, False, False)
+                self._write(row, observation)
             except Exception as error:  # the user's code
                 recovered = self._rebuild_lost and attempt < _RESET_ATTEMPTS and self._replace(row, report)
                 report.failures.append(failure_of(error, slot, "reset", recovered=recovered))
                 if not recovered:
                     return
             else:
+                self._reward[row], self._terminated[row], self._truncated[row] = 0.0, False, False
+                self._done[row] = False
                 if info:
                     report.infos.append((slot, info))
                 return
@@ -235,7 +216,7 @@ class EnvBlock:
         if self._mode is AutoresetMode.SAME_STEP:
             recovered = self._reset_lost(row, report)
         self._reward[row], self._terminated[row], self._truncated[row] = 0.0, False, True
-        self._done[row] = True
+        self._done[row] = self._mode is AutoresetMode.NEXT_STEP
         report.infos.append((slot, {"worker_lost": True, "env_error": f"{type(error).__name__}: {error}"}))
 
     def _reset_lost(self, row: int, report: Report) -> bool:
@@ -303,6 +284,15 @@ def as_reward(value: Any) -> float:
 
 def _set_attr(env: Env, name: str, value: Any) -> None:
     env.set_wrapper_attr(name, value)
+
+
+def _explained(error: Exception) -> Exception:
+    """Python's words for a step() with the wrong number of results, made clearer. Other errors pass."""
+    ours = error.__traceback__ is not None and error.__traceback__.tb_next is None
+    if ours and "unpack" in str(error):
+        clearer = f"step() must return (observation, reward, terminated, truncated, info): {error}"
+        return TypeError(clearer).with_traceback(error.__traceback__)
+    return error
 
 
 def _checked_reset(result: Any) -> tuple[Any, dict[str, Any]]:
