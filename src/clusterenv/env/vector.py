@@ -112,13 +112,16 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     ) -> ClusterEnv:
         """A batch whose workers each step one vectorised environment.
 
-        An error of a vectorised environment is always raised, since it holds all slots of its worker. Its autoreset
-        mode is its own.
+        Its errors are always raised, since it holds all slots of its worker. Its autoreset mode is its own.
 
         Args:
             factory: called on each worker with the number of its slots; returns a `VectorEnv`, or an EnvPool.
             num_envs: the number of slots in all.
-            cluster, copy, on_loss, timeouts, infos: as in the constructor.
+            cluster: as in the constructor, like all that follow.
+            copy: see there.
+            on_loss: see there; it is about lost workers only.
+            timeouts: see there.
+            infos: see there.
 
         Example:
             >>> from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv

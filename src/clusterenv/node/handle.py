@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterenv.transport.arena import Command, Word
-from clusterenv.transport.wake import Waiter, wake
+from clusterenv.transport.wake import Waiter, sleep_while, wake
 
 if TYPE_CHECKING:
     from clusterenv.transport.arena import Arena
@@ -34,7 +34,7 @@ class WorkerHandle:
         self.channel = channel
         self.lost = self.starting = self.bound = False
 
-    def bind(self, arena: Arena, *, may_spin: bool) -> None:
+    def bind(self, arena: Arena, *, spare_core: bool) -> None:
         """Take the worker's control words."""
         worker = self.worker
         self._words = arena.words
@@ -42,7 +42,9 @@ class WorkerHandle:
         self._done, self._frames = arena.word(worker, Word.DONE), arena.word(worker, Word.FRAMES)
         self._slot, self._writing = arena.word(worker, Word.SLOT), arena.word(worker, Word.WRITING)
         self._go_address = arena.address(worker, Word.GO)
-        self._waiter = Waiter(arena.words, self._done, arena.address(worker, Word.DONE), may_spin=may_spin)
+        self._done_address = arena.address(worker, Word.DONE)
+        # Without a spare core the head sleeps at once: every core is needed by the workers that it waits for.
+        self._waiter = Waiter(arena.words, self._done, self._done_address, spare_core=True) if spare_core else None
         # A fresh worker starts where the last one stopped: nothing asked, nothing answered.
         self._words[self._done] = self._request
         self._words[self._go] = self._request
@@ -62,7 +64,11 @@ class WorkerHandle:
         done = self._words[self._done]
         if done == self._request:
             return True
-        return self._waiter.wait_while(done, limit_s) and self._words[self._done] == self._request
+        if self._waiter is None:
+            sleep_while(self._done_address, done, limit_s)
+        else:
+            self._waiter.wait_while(done, limit_s)
+        return bool(self._words[self._done] == self._request)
 
     def busy(self) -> bool:
         """Whether a request is under way."""

@@ -49,8 +49,8 @@ class LocalNode:
         self._cluster = cluster
         self._builds = [_pickled(build) for build in builders]
         self._cores = sorted(os.sched_getaffinity(0))
-        # Spinning takes a core from somebody; it is worth it only if there is one that nobody else of ours needs.
-        self._may_spin = usable_cores() > len(blocks)
+        # Spinning takes a core from somebody, unless there is one that none of our workers needs.
+        self._spare_core = usable_cores() > len(blocks)
         self._handles = [WorkerHandle(worker, slots) for worker, slots in enumerate(blocks)]
         self._losses: list[Loss] = []
         self._arena: Arena | None = None
@@ -72,7 +72,7 @@ class LocalNode:
         self._arena = arena
         self._binding = Binding(arena.spec, observation_space, action_space, None)
         for handle in self._handles:
-            handle.bind(arena, may_spin=self._may_spin)
+            handle.bind(arena, spare_core=self._spare_core)
             self._send_binding(handle, self._binding)
 
     # Steps.
@@ -202,7 +202,7 @@ class LocalNode:
                 problems[worker] = reply
                 self._record(handle, "its environments could not be built")
                 continue
-            handle.bind(self._bound(), may_spin=self._may_spin)
+            handle.bind(self._bound(), spare_core=self._spare_core)
             binding = self._binding
             self._send_binding(
                 handle,
@@ -239,7 +239,7 @@ class LocalNode:
         with theirs:
             handle.token = self._supervisor.start(theirs, self._cluster.core_for(handle.worker, self._cores))
         handle.renew(channel)
-        setup = Setup(handle.worker, list(sys.path), self._may_spin, self._builds[handle.worker])
+        setup = Setup(handle.worker, list(sys.path), self._spare_core, self._builds[handle.worker])
         try:
             channel.send(setup, limit_s)
         except (ChannelClosed, ChannelTimeout) as error:

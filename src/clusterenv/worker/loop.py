@@ -46,7 +46,7 @@ class Setup:
 
     worker: int
     sys_path: list[str]
-    may_spin: bool
+    spare_core: bool
     build: bytes  # a pickled callable that returns the block
 
 
@@ -112,7 +112,7 @@ class WorkerLoop:
         self._go, self._command = arena.word(worker, Word.GO), arena.word(worker, Word.COMMAND)
         self._done, self._frames = arena.word(worker, Word.DONE), arena.word(worker, Word.FRAMES)
         self._done_address = arena.address(worker, Word.DONE)
-        self._waiter = Waiter(arena.words, self._go, arena.address(worker, Word.GO), may_spin=setup.may_spin)
+        self._waiter = Waiter(arena.words, self._go, arena.address(worker, Word.GO), spare_core=setup.spare_core)
         self._want = arena.want[slots.start : slots.stop]
         self._have = arena.have[slots.start : slots.stop]
         # The bell takes a value that no worker has written before: the workers count up in separate residue classes.
