@@ -37,6 +37,10 @@ class Gather:
         self.any_broken = False
         self.in_flight = 0
         self._sent_at = np.zeros(count, dtype=np.float64)
+        # Steps are counted in two parts, so that asking for every slot counts up one number and not one per slot.
+        self._rounds = 0
+        self._sent = np.zeros(count, dtype=np.int64)
+        self._at_reset = np.zeros(count, dtype=np.int64)
         self.worker_of = np.empty(count, dtype=np.intp)
         for worker, slots in enumerate(blocks):
             self.worker_of[slots.start : slots.stop] = worker
@@ -44,6 +48,7 @@ class Gather:
     def ask_all(self) -> Slots | None:
         """Ask for every slot. Returns the broken ones, which are answered as lost, or None if there are none."""
         self._want[:] = self._next()
+        self._rounds += 1
         self._pending[:] = True
         self.in_flight = len(self._want)
         if not self.any_broken:
@@ -55,6 +60,7 @@ class Gather:
     def ask(self, slots: Slots, now: float) -> tuple[list[int], Slots]:
         """Ask for some slots. Returns the workers to wake, and the slots that are answered as lost at once."""
         self._want[slots] = self._next()
+        self._sent[slots] += 1
         self._pending[slots] = True
         self.in_flight += len(slots)
         self._sent_at[slots] = now
@@ -109,6 +115,18 @@ class Gather:
         """These slots have been reset: nothing is broken or asked for."""
         self._broken[slots] = False
         self.any_broken = bool(self._broken.any())
+
+    def steps(self, slot: int) -> int:
+        """How many steps a slot has been asked for since it was last reset by name."""
+        return self.steps_ever(slot) - int(self._at_reset[slot])
+
+    def steps_ever(self, slot: int) -> int:
+        """How many steps a slot has been asked for since the start."""
+        return self._rounds + int(self._sent[slot])
+
+    def count_from_here(self, slots: Sequence[int]) -> None:
+        """These slots are reset by name: their steps count from zero."""
+        self._at_reset[slots] = self._rounds + self._sent[slots]
 
     def forget_requests(self) -> None:
         """Nothing is asked for any more."""

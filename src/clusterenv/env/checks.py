@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,7 +125,7 @@ def refuse_part_of_block(whole: Sequence[range], slots: npt.NDArray[np.intp]) ->
 def warn_of_bad_rewards(rewards: npt.NDArray[np.float64]) -> bool:
     """Log the first reward that is not finite; return whether there was one."""
     # One sum for the ordinary case; it may overflow without any bad reward, so a closer look follows.
-    if np.isfinite(rewards.sum()) or np.isfinite(rewards).all():
+    if math.isfinite(rewards.sum()) or np.isfinite(rewards).all():
         return False
     slot = int(np.argwhere(~np.isfinite(rewards))[0][0])
     _logger.warning("the environment in slot %d returned the reward %s (said once)", slot, rewards[slot])

@@ -68,8 +68,6 @@ class Engine:
         broken = self.gather.ask_all()
         if broken is not None:
             self.recovery.answer_lost(broken.tolist(), self._kept)
-        self.recovery.steps += 1
-        self.recovery.all_steps += 1
         objects = None if actions is None else self._by_worker(range(len(actions)), actions)
         self.node.request(Command.STEP, self._everybody, objects)
 
@@ -98,8 +96,6 @@ class Engine:
         workers, broken = self.gather.ask(slots, time.monotonic())
         if len(broken):
             self.recovery.answer_lost(broken.tolist(), self._kept)
-        self.recovery.steps[slots] += 1
-        self.recovery.all_steps[slots] += 1
         objects = None if actions is None else self._by_worker(slots.tolist(), actions)
         self.node.request(Command.SEND, workers, objects)
 

@@ -50,8 +50,6 @@ class Recovery:
         self._starting: list[int] = []
         count = arena.spec.num_envs
         self.seeds: list[int | None] = [None] * count
-        self.steps = np.zeros(count, dtype=np.int64)  # of each slot since it was last reset by name
-        self.all_steps = np.zeros(count, dtype=np.int64)  # of each slot since the start
         self.was_reset = False  # before the first reset there is no episode to truncate: every error is raised
         self.must_reset = False  # after an error was raised only a reset makes the batch whole
 
@@ -60,7 +58,7 @@ class Recovery:
         for slot, seed in zip(slots, seeds, strict=True):
             if seed is not None:
                 self.seeds[slot] = seed
-        self.steps[slots] = 0
+        self._gather.count_from_here(slots)
         self._loops.forgive()
         for worker in range(len(self._node.blocks)):
             if not self._node.alive(worker) and worker not in self._starting:
@@ -81,7 +79,7 @@ class Recovery:
 
     def go_on_or_raise(self, loss: Loss) -> None:
         """Start a replacement for a lost worker, or raise WorkerLost."""
-        steps = int(self.all_steps[self._node.blocks[loss.worker].start])
+        steps = self._gather.steps_ever(self._node.blocks[loss.worker].start)
         if self._on_loss is OnLoss.RAISE or not self._loops.tolerates(f"worker {loss.worker}", steps):
             self._give_up()
             raise self.error_of(loss)
@@ -121,7 +119,7 @@ class Recovery:
     def check_failures(self, report: Report) -> None:
         """Log environments that were replaced; raise for those that were not, or that fail again and again."""
         for failure in report.failures:
-            steps = int(self.all_steps[failure.slot])
+            steps = self._gather.steps_ever(failure.slot)
             may_go_on = self.was_reset and failure.recovered
             if not may_go_on or not self._loops.tolerates(f"slot {failure.slot}", steps):
                 self._give_up()
@@ -145,7 +143,9 @@ class Recovery:
         slots, slot = self._node.blocks[loss.worker], loss.slot
         if slot is None:
             return WorkerLost(loss.worker, slots, loss.cause)
-        return WorkerLost(loss.worker, slots, loss.cause, slot=slot, seed=self.seeds[slot], step=int(self.steps[slot]))
+        return WorkerLost(
+            loss.worker, slots, loss.cause, slot=slot, seed=self.seeds[slot], step=self._gather.steps(slot)
+        )
 
     def _reset_fresh(self, slots: list[int]) -> Report:
         """Reset slots of replaced workers, also if those are lost again on the way."""
@@ -183,7 +183,7 @@ class Recovery:
             slot=failure.slot,
             doing=failure.doing,
             seed=self.seeds[failure.slot],
-            step=int(self.steps[failure.slot]),
+            step=self._gather.steps(failure.slot),
             remote_traceback=failure.traceback,
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterenv.transport.arena import Command, Word
-from clusterenv.transport.wake import Waiter, sleep_while, wake
 
 if TYPE_CHECKING:
     from clusterenv.transport.arena import Arena
@@ -41,33 +40,34 @@ class WorkerHandle:
         self._go, self._command = arena.word(worker, Word.GO), arena.word(worker, Word.COMMAND)
         self._done, self._frames = arena.word(worker, Word.DONE), arena.word(worker, Word.FRAMES)
         self._slot, self._writing = arena.word(worker, Word.SLOT), arena.word(worker, Word.WRITING)
-        self._go_address = arena.address(worker, Word.GO)
-        self._done_address = arena.address(worker, Word.DONE)
-        # Without a spare core the head sleeps at once: every core is needed by the workers that it waits for.
-        self._waiter = Waiter(arena.words, self._done, self._done_address, spare_core=True) if spare_core else None
+        self._spin = spare_core
+        self._asked = arena.signal(worker, Word.GO, Word.SLEEPS, spare_core=spare_core)
+        self._answer = arena.signal(worker, Word.DONE, Word.HEAD_SLEEPS, spare_core=spare_core)
         # A fresh worker starts where the last one stopped: nothing asked, nothing answered.
         self._words[self._done] = self._request
         self._words[self._go] = self._request
         self._words[self._frames] = self.frames & _MASK
+        self._words[arena.word(worker, Word.SLEEPS)] = 0
         self._words[self._slot] = self._words[self._writing] = -1
         self.bound = True
 
-    def ring(self, command: Command) -> None:
-        """Ask for something: a new request number, then a wake-up."""
+    def ask(self, command: Command) -> None:
+        """Ask for something, by a new request number. `wake` must follow, after a `fence`."""
         self._request = (self._request + 1) & _MASK
         self._words[self._command] = command
         self._words[self._go] = self._request
-        wake(self._go_address)
+
+    def wake(self) -> None:
+        """Wake the worker if it sleeps."""
+        self._asked.wake()
 
     def answered(self, limit_s: float) -> bool:
         """Whether the last request is answered; wait for it at most `limit_s`."""
         done = self._words[self._done]
         if done == self._request:
             return True
-        if self._waiter is None:
-            sleep_while(self._done_address, done, limit_s)
-        else:
-            self._waiter.wait_while(done, limit_s)
+        # Without a spare core the head sleeps at once: every core is needed by the workers that it waits for.
+        self._answer.wait_while(done, limit_s, spin=self._spin)
         return bool(self._words[self._done] == self._request)
 
     def busy(self) -> bool:

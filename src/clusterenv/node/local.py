@@ -18,7 +18,7 @@ from clusterenv.node.starting import raise_start_errors
 from clusterenv.node.supervisor import Supervisor
 from clusterenv.transport.arena import Command
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack
-from clusterenv.transport.wake import check_supported, sleep_while
+from clusterenv.transport.wake import check_supported, fence, sleep_while
 from clusterenv.worker.loop import Binding, Reply, Setup
 from clusterenv.worker.report import Report
 
@@ -79,11 +79,14 @@ class LocalNode:
 
     def request(self, command: Command, workers: Sequence[int], actions: Mapping[int, list[Any]] | None) -> None:
         """Wake these workers."""
-        for worker in workers:
-            handle = self._handles[worker]
-            if actions is not None and not self._send(handle, actions[worker]):
-                continue
-            handle.ring(command)
+        asked = [self._handles[worker] for worker in workers]
+        if actions is not None:
+            asked = [handle for handle in asked if self._send(handle, actions[handle.worker])]
+        for handle in asked:
+            handle.ask(command)
+        fence()
+        for handle in asked:
+            handle.wake()
 
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Wait until these workers have answered or are lost; return those that are late."""
@@ -136,7 +139,9 @@ class LocalNode:
         for worker, data in packed.items():
             handle = self._handles[worker]
             if not handle.lost and self._send_packed(handle, data):
-                handle.ring(Command.MESSAGE)
+                handle.ask(Command.MESSAGE)
+                fence()
+                handle.wake()
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """The replies of these workers that arrive within the limit; a lost worker has none."""

@@ -1,6 +1,6 @@
 """The arena: shared memory where head and workers meet.
 
-One block of memory holds, for every slot, a row of observation, action, reward and flags, and for every worker two
+One block of memory holds, for every slot, a row of observation, action, reward and flags, and for every worker three
 lines of control words. It has no name: it is an anonymous memory file that workers receive as a descriptor, so nothing
 can be left behind in the file system, whatever dies.
 
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterenv.errors import ConfigError
+from clusterenv.transport.wake import Signal
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,15 +36,24 @@ _LINE = 64  # bytes; words of different writers lie on different cache lines
 _WORDS = _LINE // 4
 
 
-class Word(enum.IntEnum):
-    """Control words of one worker: the first line is the head's, the second the worker's."""
+_LINES = 3  # of control words per worker
 
-    GO = 0  # grows with every request; the worker sleeps on it
+
+class Word(enum.IntEnum):
+    """Control words of one worker: a line of the head's, a line of answers, a line for the story of its progress.
+
+    Answers and progress are apart because the head may watch the answers closely, and every look of another processor
+    at a line makes the next store to it slow; the progress is stored twice per environment step.
+    """
+
+    GO = 0  # grows with every request; the worker waits for it
     COMMAND = 1  # what the request is, a Command
-    DONE = _WORDS  # the value of GO that has been answered; the head sleeps on it
-    SLOT = _WORDS + 1  # the slot being stepped, for "it hung in slot 5"
-    WRITING = _WORDS + 2  # the slot whose row is being written: a worker killed here may leave it half old, half new
-    FRAMES = _WORDS + 3  # how many messages the worker has announced on its channel
+    HEAD_SLEEPS = 2  # the head sleeps until DONE changes
+    DONE = _WORDS  # the value of GO that has been answered; the head waits for it
+    FRAMES = _WORDS + 1  # how many messages the worker has announced on its channel
+    SLEEPS = _WORDS + 2  # the worker sleeps until GO changes
+    SLOT = 2 * _WORDS  # the slot being stepped, for "it hung in slot 5"
+    WRITING = 2 * _WORDS + 1  # the slot whose row was last written to: if killed there, it may be half old, half new
 
 
 class Command(enum.IntEnum):
@@ -73,7 +83,7 @@ class Arena:
         self._offset = 0
         n, workers = spec.num_envs, spec.num_workers
 
-        control = self._take((workers * 2 * _WORDS,), np.int32)
+        control = self._take((workers * _LINES * _WORDS,), np.int32)
         self._bell = self._take((_WORDS,), np.int32)
         self.want = self._take((n,), np.uint32)
         self.have = self._take((n,), np.uint32)
@@ -86,9 +96,8 @@ class Arena:
         # A memoryview reads a word in 35 ns where an array takes 60: these are read in spin loops.
         self.words = memoryview(control.data)
         self.bell = memoryview(self._bell.data)
-        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        self._control_address = base
-        self.bell_address = base + control.nbytes
+        self.words_address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self.bell_address = self.words_address + control.nbytes
 
     @classmethod
     def create(cls, spec: ArenaSpec) -> Arena:
@@ -121,11 +130,12 @@ class Arena:
 
     def word(self, worker: int, word: Word) -> int:
         """The index of a control word in `words`."""
-        return worker * 2 * _WORDS + word
+        return worker * _LINES * _WORDS + word
 
-    def address(self, worker: int, word: Word) -> int:
-        """The address of a control word, to sleep on."""
-        return self._control_address + 4 * self.word(worker, word)
+    def signal(self, worker: int, word: Word, sleeper: Word, *, spare_core: bool) -> Signal:
+        """The control word as something to wait for; `sleeper` is where the waiting side says that it sleeps."""
+        index, flag = self.word(worker, word), self.word(worker, sleeper)
+        return Signal(self.words, index, flag, self.words_address, spare_core=spare_core)
 
     def _take(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         # By its text, which gives NumPy's one object for the dtype; a pickled one is only equal to it, and the block
@@ -140,7 +150,7 @@ class Arena:
 def layout_size(spec: ArenaSpec) -> int:
     """The bytes that an arena of this spec takes."""
     n = spec.num_envs
-    size = spec.num_workers * 2 * _LINE + _LINE
+    size = spec.num_workers * _LINES * _LINE + _LINE
     size += 2 * _padded(4 * n) + _padded(8 * n) + 2 * _padded(n)
     for leaf in (*spec.observation, *spec.action):
         # Python integers, so that a space of 10**10 elements gives a large number and not a negative one.

@@ -20,7 +20,7 @@ import numpy as np
 from clusterenv.errors import ResultError
 from clusterenv.transport.arena import Arena, Command, Word
 from clusterenv.transport.channel import Channel, ChannelClosed, pack
-from clusterenv.transport.wake import Waiter, wake
+from clusterenv.transport.wake import fence, wake
 from clusterenv.worker.report import BuildError, Failure, Report, failure_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 # A waiting worker looks up this often; it costs nothing and bounds every wait.
 _IDLE_S = 5.0
 # With `send`, finished slots are shown to the head about this often, so that a slow slot does not hold back its block.
-_SHOW_EVERY_S = 0.5e-3
+_SHOW_EVERY_S = 2e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class WorkerLoop:
         self._words = arena.words
         self._go, self._command = arena.word(worker, Word.GO), arena.word(worker, Word.COMMAND)
         self._done, self._frames = arena.word(worker, Word.DONE), arena.word(worker, Word.FRAMES)
-        self._done_address = arena.address(worker, Word.DONE)
-        self._waiter = Waiter(arena.words, self._go, arena.address(worker, Word.GO), spare_core=setup.spare_core)
+        self._asked = arena.signal(worker, Word.GO, Word.SLEEPS, spare_core=setup.spare_core)
+        self._answer = arena.signal(worker, Word.DONE, Word.HEAD_SLEEPS, spare_core=setup.spare_core)
         self._want = arena.want[slots.start : slots.stop]
         self._have = arena.have[slots.start : slots.stop]
         # The bell takes a value that no worker has written before: the workers count up in separate residue classes.
@@ -126,10 +126,10 @@ class WorkerLoop:
 
     def run(self) -> None:
         """Serve until told to close."""
-        words, waiter = self._words, self._waiter
+        words, asked = self._words, self._asked
         seen = words[self._done]
         while True:
-            if not waiter.wait_while(seen, _IDLE_S):
+            if not asked.wait_while(seen, _IDLE_S):
                 continue
             # GO is read before `want`: a request that arrives during a pass changes GO again and starts another.
             seen = words[self._go]
@@ -149,7 +149,8 @@ class WorkerLoop:
         packed = self._pack(self._block.step(rows, actions)) if rows else None
         self._show(rows, packed)
         self._words[self._done] = request
-        wake(self._done_address)
+        fence()
+        self._answer.wake()
         if packed:
             self._channel.send_packed(packed, None)
 
