@@ -13,12 +13,13 @@ import cloudpickle
 from clusterenv.config import usable_cores
 from clusterenv.errors import LaunchError, ResultError
 from clusterenv.node.base import Loss, Message
+from clusterenv.node.board import Board
 from clusterenv.node.handle import WorkerHandle
 from clusterenv.node.starting import raise_start_errors
 from clusterenv.node.supervisor import Supervisor
 from clusterenv.transport.arena import Command
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack
-from clusterenv.transport.wake import check_supported, fence, sleep_while
+from clusterenv.transport.wake import check_supported, sleep_while
 from clusterenv.worker.loop import Binding, Reply, Setup
 from clusterenv.worker.report import Report
 
@@ -70,39 +71,30 @@ class LocalNode:
     def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Give the workers the arena."""
         self._arena = arena
+        self._board = Board(arena, spare_core=self._spare_core)
         self._binding = Binding(arena.spec, observation_space, action_space, None)
         for handle in self._handles:
-            handle.bind(arena, spare_core=self._spare_core)
-            self._send_binding(handle, self._binding)
+            self._give_arena(handle, self._binding)
 
     # Steps.
 
     def request(self, command: Command, workers: Sequence[int], actions: Mapping[int, list[Any]] | None) -> None:
         """Wake these workers."""
-        asked = [self._handles[worker] for worker in workers]
         if actions is not None:
-            asked = [handle for handle in asked if self._send(handle, actions[handle.worker])]
-        for handle in asked:
-            handle.ask(command)
-        fence()
-        for handle in asked:
-            handle.wake()
+            workers = [worker for worker in workers if self._send(self._handles[worker], actions[worker])]
+        self._board.ask(workers, command)
 
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Wait until these workers have answered or are lost; return those that are late."""
         end = None if limit_s is None else time.monotonic() + limit_s
-        late = []
-        for worker in workers:
-            handle = self._handles[worker]
-            # Waiting for one after the other costs no more than waiting for all: the answers of those who are
-            # early are found without a sleep.
-            while not handle.answered(_slice(end)):
-                if self._look(handle):
-                    break
-                if end is not None and time.monotonic() >= end:
-                    late.append(worker)
-                    break
-        return late
+        # Waiting for one after the other costs no more than waiting for all: when the first has answered, most have.
+        while (worker := self._board.unanswered(workers)) is not None:
+            left = _LOOK_S if end is None else min(_LOOK_S, end - time.monotonic())
+            if self._board.wait_for(worker, max(0.0, left)) or self._look(self._handles[worker]):
+                continue
+            if end is not None and time.monotonic() >= end:
+                return [w for w in workers if self._board.unanswered([w]) is not None]
+        return []
 
     def wait_any(self, limit_s: float) -> None:
         """Sleep until the bell has rung since `bell()` was read."""
@@ -120,14 +112,14 @@ class LocalNode:
     def reports(self) -> Report:
         """Read every message that was announced."""
         report = Report()
-        for handle in self._handles:
-            while handle.announced():
+        for worker in self._board.announced():
+            handle = self._handles[worker]
+            while not handle.lost and self._board.unread(worker):
                 try:
                     report.extend(handle.channel.receive(_FRAME_S))
-                    handle.frames += 1
+                    self._board.note_read(worker)
                 except (ChannelClosed, ChannelTimeout) as error:
                     self._gone(handle, f"its report did not arrive: {error}", reported=False)
-                    break
         return report
 
     # Messages.
@@ -139,9 +131,7 @@ class LocalNode:
         for worker, data in packed.items():
             handle = self._handles[worker]
             if not handle.lost and self._send_packed(handle, data):
-                handle.ask(Command.MESSAGE)
-                fence()
-                handle.wake()
+                self._board.ask([worker], Command.MESSAGE)
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """The replies of these workers that arrive within the limit; a lost worker has none."""
@@ -207,12 +197,7 @@ class LocalNode:
                 problems[worker] = reply
                 self._record(handle, "its environments could not be built")
                 continue
-            handle.bind(self._bound(), spare_core=self._spare_core)
-            binding = self._binding
-            self._send_binding(
-                handle,
-                Binding(binding.spec, binding.observation_space, binding.action_space, handle.fresh_seeds),
-            )
+            self._give_arena(handle, dataclasses.replace(self._binding, fresh_seeds=handle.fresh_seeds))
         return problems
 
     def alive(self, worker: int) -> bool:
@@ -242,15 +227,17 @@ class LocalNode:
     def _launch(self, handle: WorkerHandle, limit_s: float | None) -> None:
         channel, theirs = Channel.pair()
         with theirs:
-            handle.token = self._supervisor.start(theirs, self._cluster.core_for(handle.worker, self._cores))
-        handle.renew(channel)
+            token = self._supervisor.start(theirs, self._cluster.core_for(handle.worker, self._cores))
+        handle.renew(channel, token)
         setup = Setup(handle.worker, list(sys.path), self._spare_core, self._builds[handle.worker])
         try:
             channel.send(setup, limit_s)
         except (ChannelClosed, ChannelTimeout) as error:
             self._gone(handle, f"it did not take its set-up: {error}")
 
-    def _send_binding(self, handle: WorkerHandle, binding: Binding) -> None:
+    def _give_arena(self, handle: WorkerHandle, binding: Binding) -> None:
+        self._board.welcome(handle.worker)
+        handle.bound = True
         try:
             handle.channel.send(binding, self._limit())
             handle.channel.send_fd(self._bound().fd, self._limit())
@@ -292,18 +279,21 @@ class LocalNode:
     def _record(self, handle: WorkerHandle, cause: str, *, reported: bool = True) -> None:
         if handle.lost:
             return
-        slot, torn = handle.position()
-        reported = reported and not handle.announced()
         handle.lost = True
+        slot = torn = None
+        if handle.bound:
+            slot, torn = self._board.position(handle.worker)
+            reported = reported and not self._board.unread(handle.worker)
+            self._board.excuse(handle.worker)
         self._losses.append(Loss(handle.worker, cause, slot, torn, reported))
 
     def _close_gently(self, limit_s: float | None) -> None:
         end = None if limit_s is None else time.monotonic() + limit_s
-        busy = [handle.worker for handle in self._handles if handle.busy()]
-        late = set(self.wait(busy, limit_s)) if busy else set()
-        free = [h for h in self._handles if not h.lost and not h.starting and h.bound and h.worker not in late]
-        self.post({handle.worker: Message("close", ()) for handle in free})
-        self.replies([h.worker for h in free], None if end is None else max(0.05, end - time.monotonic()))
+        able = [handle.worker for handle in self._handles if handle.bound and not handle.lost]
+        late = self.wait(able, limit_s) if able else []
+        free = [worker for worker in able if worker not in late and not self._handles[worker].lost]
+        self.post({worker: Message("close", ()) for worker in free})
+        self.replies(free, None if end is None else max(0.05, end - time.monotonic()))
 
     def _limit(self) -> float:
         # For messages that only fill a socket: a worker that does not read for this long is stuck.
@@ -313,10 +303,6 @@ class LocalNode:
         if self._arena is None:
             raise LaunchError("the node has no arena yet; call bind() first")
         return self._arena
-
-
-def _slice(end: float | None) -> float:
-    return _LOOK_S if end is None else min(_LOOK_S, max(0.0, end - time.monotonic()))
 
 
 def _pickled(build: Callable[[], Block]) -> bytes:

@@ -83,7 +83,7 @@ class Arena:
         self._offset = 0
         n, workers = spec.num_envs, spec.num_workers
 
-        control = self._take((workers * _LINES * _WORDS,), np.int32)
+        self._control = control = self._take((workers * _LINES * _WORDS,), np.int32)
         self._bell = self._take((_WORDS,), np.int32)
         self.want = self._take((n,), np.uint32)
         self.have = self._take((n,), np.uint32)
@@ -131,6 +131,10 @@ class Arena:
     def word(self, worker: int, word: Word) -> int:
         """The index of a control word in `words`."""
         return worker * _LINES * _WORDS + word
+
+    def column(self, word: Word) -> npt.NDArray[np.int32]:
+        """One control word of every worker, as a view."""
+        return self._control.reshape(self.spec.num_workers, _LINES * _WORDS)[:, word]
 
     def signal(self, worker: int, word: Word, sleeper: Word, *, spare_core: bool) -> Signal:
         """The control word as something to wait for; `sleeper` is where the waiting side says that it sleeps."""

@@ -1,0 +1,105 @@
+"""The control words of all workers, as the head uses them: a column at a time, whatever the number of workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from clusterenv.transport.arena import Command, Word
+from clusterenv.transport.wake import fence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterenv.transport.arena import Arena
+
+
+class Board:
+    """Asks workers, sees who has answered, and waits for one of them.
+
+    Args:
+        arena: where the words are.
+        spare_core: whether there is a core that no worker needs.
+    """
+
+    def __init__(self, arena: Arena, *, spare_core: bool) -> None:
+        self._go, self._command = arena.column(Word.GO), arena.column(Word.COMMAND)
+        self._done, self._frames = arena.column(Word.DONE), arena.column(Word.FRAMES)
+        self._sleeps = arena.column(Word.SLEEPS)
+        self._slot, self._writing = arena.column(Word.SLOT), arena.column(Word.WRITING)
+        count = arena.spec.num_workers
+        # Request numbers and counts of messages run over after two thousand million; only equality matters.
+        self._asked = np.zeros(count, dtype=np.int32)
+        self._read = np.zeros(count, dtype=np.int32)
+        self._excused = np.zeros(count, dtype=np.bool_)
+        self._spare_core = spare_core
+        workers = range(count)
+        self._wake_up = [arena.signal(w, Word.GO, Word.SLEEPS, spare_core=spare_core) for w in workers]
+        self._answer = [arena.signal(w, Word.DONE, Word.HEAD_SLEEPS, spare_core=spare_core) for w in workers]
+
+    def welcome(self, worker: int) -> None:
+        """A fresh worker starts where the last one stopped: nothing asked, nothing answered, nothing to read."""
+        self._go[worker] = self._done[worker] = self._asked[worker]
+        self._frames[worker] = self._read[worker]
+        self._sleeps[worker] = 0
+        self._slot[worker] = self._writing[worker] = -1
+        self._excused[worker] = False
+
+    def excuse(self, worker: int) -> None:
+        """Nobody waits for a lost worker."""
+        self._excused[worker] = True
+
+    def ask(self, workers: Sequence[int], command: Command) -> None:
+        """Ask these workers for something and wake those that sleep."""
+        if len(workers) == len(self._asked):
+            self._asked += 1
+            self._command[:] = command
+            self._go[:] = self._asked
+        else:
+            for worker in workers:
+                self._asked[worker] += 1
+                self._command[worker] = command
+                self._go[worker] = self._asked[worker]
+        fence()
+        if self._sleeps.any():
+            for worker in workers:
+                self._wake_up[worker].wake()
+
+    def unanswered(self, workers: Sequence[int]) -> int | None:
+        """The first of these workers that still owes an answer."""
+        answered = self._done == self._asked
+        if answered.all():
+            return None
+        for worker in workers:
+            if not answered[worker] and not self._excused[worker]:
+                return worker
+        return None
+
+    def wait_for(self, worker: int, limit_s: float) -> bool:
+        """Wait until a worker has answered, at most `limit_s`; return whether it has."""
+        done = int(self._done[worker])
+        if done != self._asked[worker]:
+            # Without a spare core the head sleeps at once: the workers that it waits for need every core.
+            self._answer[worker].wait_while(done, limit_s, spin=self._spare_core)
+        return bool(self._done[worker] == self._asked[worker])
+
+    def announced(self) -> list[int]:
+        """The workers that have announced messages which we have not read."""
+        if (self._frames == self._read).all():
+            return []
+        workers: list[int] = np.flatnonzero((self._frames != self._read) & ~self._excused).tolist()
+        return workers
+
+    def unread(self, worker: int) -> bool:
+        """Whether a worker has announced a message that we have not read."""
+        return bool(self._frames[worker] != self._read[worker])
+
+    def note_read(self, worker: int) -> None:
+        """One message of this worker has been read."""
+        self._read[worker] += 1
+
+    def position(self, worker: int) -> tuple[int | None, int | None]:
+        """The slot that a worker is stepping, and the one whose row it may be writing."""
+        slot, writing = int(self._slot[worker]), int(self._writing[worker])
+        return (None if slot < 0 else slot), (slot if slot >= 0 and slot == writing else None)
