@@ -41,6 +41,7 @@ class Gather:
         self._rounds = 0
         self._sent = np.zeros(count, dtype=np.int64)
         self._at_reset = np.zeros(count, dtype=np.int64)
+        self._num_workers = len(blocks)
         self.worker_of = np.empty(count, dtype=np.intp)
         for worker, slots in enumerate(blocks):
             self.worker_of[slots.start : slots.stop] = worker
@@ -64,10 +65,11 @@ class Gather:
         self._pending[slots] = True
         self.in_flight += len(slots)
         self._sent_at[slots] = now
+        if not self.any_broken:
+            return self._workers(slots), slots[:0]
         lost = slots[self._broken[slots]]
         self._answer_lost(lost)
-        alive = slots[self._have[slots] != self._want[slots]]
-        return np.unique(self.worker_of[alive]).tolist(), lost
+        return self._workers(slots[self._have[slots] != self._want[slots]]), lost
 
     def pending(self, slots: Slots) -> Slots:
         """Those of `slots` that are asked for and not yet handed over."""
@@ -75,8 +77,12 @@ class Gather:
 
     def ready(self) -> Slots:
         """Pending slots that are answered, those asked for first in front, so that none waits for ever."""
-        slots = np.flatnonzero(self._pending & (self._have == self._want))
+        slots: Slots = (self._pending & (self._have == self._want)).nonzero()[0]
         return slots[np.argsort(self._sent_at[slots], kind="stable")]
+
+    def count_ready(self) -> int:
+        """How many slots are ready; cheaper than `ready`, for a wait that looks often."""
+        return int(np.count_nonzero(self._pending & (self._have == self._want)))
 
     def hand_over(self, slots: Slots) -> None:
         """These slots go to the user."""
@@ -108,8 +114,7 @@ class Gather:
         """The workers that have not answered a slot within the limit."""
         waiting = self._pending & (self._have != self._want)
         late = np.flatnonzero(waiting & (self._sent_at < now - limit_s))
-        workers: list[int] = np.unique(self.worker_of[late]).tolist()
-        return workers
+        return self._workers(late)
 
     def mend(self, slots: Sequence[int] | npt.NDArray[Any]) -> None:
         """These slots have been reset: nothing is broken or asked for."""
@@ -133,6 +138,12 @@ class Gather:
         self._have[:] = self._want
         self._pending[:] = False
         self.in_flight = 0
+
+    def _workers(self, slots: Slots) -> list[int]:
+        named = np.zeros(self._num_workers, dtype=np.bool_)
+        named[self.worker_of[slots]] = True
+        workers: list[int] = named.nonzero()[0].tolist()
+        return workers
 
     def _answer_lost(self, slots: Slots) -> None:
         self._have[slots] = self._want[slots]

@@ -72,12 +72,14 @@ def slot_indices(indices: object, num_envs: int, *, name: str = "indices") -> np
     array = np.atleast_1d(np.asarray(indices))
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise ConfigTypeError(f"{name}={indices!r} must be a slot, or a non-empty list of slots (whole numbers).")
-    outside = array[(array < 0) | (array >= num_envs)]
-    if outside.size:
-        raise ConfigError(f"{name} names slot {outside[0]}, but the slots are 0 to {num_envs - 1}.")
-    if len(np.unique(array)) != len(array):
+    if array.min() < 0 or array.max() >= num_envs:
+        outside = array[(array < 0) | (array >= num_envs)][0]
+        raise ConfigError(f"{name} names slot {outside}, but the slots are 0 to {num_envs - 1}.")
+    named = np.zeros(num_envs, dtype=np.bool_)
+    named[array] = True
+    if np.count_nonzero(named) != len(array):
         raise ConfigError(f"{name}={array.tolist()} names a slot twice.")
-    return array.astype(np.intp)
+    return array.astype(np.intp, copy=False)
 
 
 def call_name(name: object) -> str:

@@ -65,11 +65,13 @@ class Engine:
     def begin_step(self, actions: Sequence[Any] | None) -> None:
         """Ask every slot for a step. The actions are in the arena, or given one per slot if no array can hold them."""
         self.recovery.finish()
+        command = Command.STEP
         broken = self.gather.ask_all()
         if broken is not None:
             self.recovery.answer_lost(broken.tolist(), self._kept)
+            command = Command.STEP_SOME
         objects = None if actions is None else self._by_worker(range(len(actions)), actions)
-        self.node.request(Command.STEP, self._everybody, objects)
+        self.node.request(command, self._everybody, objects)
 
     def end_step(self, timeout_s: float | None) -> Report:
         """Wait for every slot and return what was reported.
@@ -103,21 +105,21 @@ class Engine:
         """Wait until `min_slots` slots are answered; return them, at most `max_slots`, with their reports."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            self.node.bell()  # read before looking, so that a ring in between is not missed
-            ready = self.gather.ready()
-            if len(ready) >= min_slots:
+            self.node.listen()  # before looking, so that a ring in between is heard
+            ready = self.gather.count_ready()
+            if ready >= min_slots:
                 break
             left = _LOOK_S if end is None else end - time.monotonic()
             if left <= 0:
                 raise multiprocessing.TimeoutError(
-                    f"recv: {len(ready)} of min_slots={min_slots} slots were ready within {timeout_s} s. "
+                    f"recv: {ready} of min_slots={min_slots} slots were ready within {timeout_s} s. "
                     "Nothing is lost: call recv again."
                 )
-            self.node.wait_any(left)
-            self._lose_overdue()
-            self._collect()
+            if not self.node.wait_any(left):
+                self._lose_overdue()
+                self._collect()
+        slots = self.gather.ready()[:max_slots]
         self._collect()
-        slots = ready[:max_slots]
         self.gather.hand_over(slots)
         return slots, self._take_kept(set(slots.tolist()))
 

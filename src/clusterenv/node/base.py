@@ -59,11 +59,11 @@ class Node(Protocol):
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Wait until these workers have answered or are lost; return those that are late."""
 
-    def wait_any(self, limit_s: float) -> None:
-        """Wait until some slot may have become ready; may return early."""
+    def wait_any(self, limit_s: float) -> bool:
+        """Wait until some slot may have become ready; return False if nothing happened for a while."""
 
-    def bell(self) -> int:
-        """A number that changes when slots become ready; `wait_any` waits for a change after the last look."""
+    def listen(self) -> None:
+        """From here on `wait_any` hears of slots that become ready. Look at them after this."""
 
     def reports(self) -> Report:
         """What the workers have reported since the last look."""

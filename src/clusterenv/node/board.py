@@ -34,6 +34,7 @@ class Board:
         self._read = np.zeros(count, dtype=np.int32)
         self._excused = np.zeros(count, dtype=np.bool_)
         self._spare_core = spare_core
+        self._everybody = slice(None)
         workers = range(count)
         self._wake_up = [arena.signal(w, Word.GO, Word.SLEEPS, spare_core=spare_core) for w in workers]
         self._answer = [arena.signal(w, Word.DONE, Word.HEAD_SLEEPS, spare_core=spare_core) for w in workers]
@@ -52,15 +53,10 @@ class Board:
 
     def ask(self, workers: Sequence[int], command: Command) -> None:
         """Ask these workers for something and wake those that sleep."""
-        if len(workers) == len(self._asked):
-            self._asked += 1
-            self._command[:] = command
-            self._go[:] = self._asked
-        else:
-            for worker in workers:
-                self._asked[worker] += 1
-                self._command[worker] = command
-                self._go[worker] = self._asked[worker]
+        which = self._everybody if len(workers) == len(self._asked) else workers
+        self._asked[which] += 1
+        self._command[which] = command
+        self._go[which] = self._asked[which]
         fence()
         if self._sleeps.any():
             for worker in workers:

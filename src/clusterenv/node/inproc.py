@@ -30,7 +30,6 @@ class InprocNode:
         self._running: list[Block] = []
         self._report = Report()
         self._replies: dict[int, Reply] = {}
-        self._rung = 0
 
     def start(self, limit_s: float | None) -> list[BlockDescription]:
         """Build every block and say what it is."""
@@ -55,18 +54,17 @@ class InprocNode:
             if rows:
                 self._report.extend(block.step(rows, values))
             have[rows] = want[rows]
-        self._rung += 1
 
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Nothing is ever late here: `request` did the work."""
         return []
 
-    def wait_any(self, limit_s: float) -> None:
+    def wait_any(self, limit_s: float) -> bool:
         """Nothing to wait for: `request` did the work."""
+        return True
 
-    def bell(self) -> int:
-        """A number that changes when slots become ready."""
-        return self._rung
+    def listen(self) -> None:
+        """Nothing to hear: `request` did the work."""
 
     def reports(self) -> Report:
         """What the blocks have reported since the last look."""

@@ -20,7 +20,7 @@ from clusterenv.node.starting import raise_start_errors
 from clusterenv.node.supervisor import Supervisor
 from clusterenv.transport.arena import Command
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack
-from clusterenv.transport.wake import check_supported, sleep_while
+from clusterenv.transport.wake import check_supported
 from clusterenv.worker.loop import Binding, Reply, Setup
 from clusterenv.worker.report import Report
 
@@ -73,6 +73,7 @@ class LocalNode:
         """Give the workers the arena."""
         self._arena = arena
         self._board = Board(arena, spare_core=self._spare_core)
+        self._bell = arena.bell_signal(spare_core=self._spare_core)
         self._binding = Binding(arena.spec, observation_space, action_space, None)
         for handle in self._handles:
             self._give_arena(handle, self._binding)
@@ -97,18 +98,17 @@ class LocalNode:
                 return [w for w in workers if self._board.unanswered([w]) is not None]
         return []
 
-    def wait_any(self, limit_s: float) -> None:
-        """Sleep until the bell has rung since `bell()` was read."""
-        arena = self._bound()
-        sleep_while(arena.bell_address, self._bell_seen, min(limit_s, _LOOK_S))
-        if arena.bell[0] == self._bell_seen:
-            for handle in self._handles:
-                self._look(handle)
+    def wait_any(self, limit_s: float) -> bool:
+        """Wait until the bell has rung since `listen`; if it does not, see whether the workers still live."""
+        if self._bell.wait_while(self._bell_seen, min(limit_s, _LOOK_S), spin=self._spare_core):
+            return True
+        for handle in self._handles:
+            self._look(handle)
+        return False
 
-    def bell(self) -> int:
-        """Read the bell."""
+    def listen(self) -> None:
+        """Note how the bell stands."""
         self._bell_seen = self._bound().bell[0]
-        return self._bell_seen
 
     def reports(self) -> Report:
         """Read every message that was announced."""

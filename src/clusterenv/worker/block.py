@@ -94,8 +94,9 @@ class EnvBlock:
 
     def actions(self, rows: Sequence[int]) -> list[Any]:
         """The actions of these rows in the arena, as `SyncVectorEnv` would hand them over."""
-        # Indexing by a list copies: an environment may keep its action, and the arena is overwritten by the next one.
-        taken = [array[rows] for array in self._action]
+        # Always a copy: an environment may keep its action, and the arena is overwritten by the next one.
+        whole = len(rows) == len(self.slots)
+        taken = [array.copy() if whole else array[rows] for array in self._action]
         if not self._nested_actions:
             return list(taken[0])
         batch = spaces.assemble(self._action_space, taken)

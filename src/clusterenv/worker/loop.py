@@ -20,7 +20,7 @@ import numpy as np
 from clusterenv.errors import ResultError
 from clusterenv.transport.arena import Arena, Command, Word
 from clusterenv.transport.channel import Channel, ChannelClosed, pack
-from clusterenv.transport.wake import fence, wake
+from clusterenv.transport.wake import fence
 from clusterenv.worker.report import BuildError, Failure, Report, failure_of
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class WorkerLoop:
         self._answer = arena.signal(worker, Word.DONE, Word.HEAD_SLEEPS, spare_core=setup.spare_core)
         self._want = arena.want[slots.start : slots.stop]
         self._have = arena.have[slots.start : slots.stop]
+        self._all_rows = list(range(len(slots)))
+        self._bell = arena.bell_signal(spare_core=setup.spare_core)
         # The bell takes a value that no worker has written before: the workers count up in separate residue classes.
         self._ring, self._ring_step = worker, arena.spec.num_workers
         self._row_s = 0.0
@@ -135,15 +137,20 @@ class WorkerLoop:
             seen = words[self._go]
             command = words[self._command]
             if command == Command.STEP:
-                self._step(seen)
+                self._step(seen, self._all_rows)
+            elif command == Command.STEP_SOME:
+                self._step(seen, self._wanted())
             elif command == Command.SEND:
                 self._send(seen)
             elif not self._message(seen):
                 return
 
-    def _step(self, request: int) -> None:
-        """Lock step: one answer for the whole block."""
-        rows = np.flatnonzero(self._want != self._have).tolist()
+    def _wanted(self) -> list[int]:
+        rows: list[int] = np.flatnonzero(self._want != self._have).tolist()
+        return rows
+
+    def _step(self, request: int, rows: list[int]) -> None:
+        """Lock step: one answer for all these rows."""
         actions = self._actions(rows)
         # No rows: the head has answered for all of them by itself, because they were lost before they were asked for.
         packed = self._pack(self._block.step(rows, actions)) if rows else None
@@ -156,7 +163,7 @@ class WorkerLoop:
 
     def _send(self, request: int) -> None:
         """First come, first served: show slots in small groups as they finish."""
-        rows = np.flatnonzero(self._want != self._have).tolist()
+        rows = self._wanted()
         actions = self._actions(rows)
         start = 0
         while start < len(rows):
@@ -192,7 +199,8 @@ class WorkerLoop:
     def _ring_bell(self) -> None:
         self._ring = (self._ring + self._ring_step) & 0x7FFFFFFF
         self._arena.bell[0] = self._ring
-        wake(self._arena.bell_address)
+        fence()
+        self._bell.wake()
 
     def _pack(self, report: Report) -> bytes | None:
         if not report:
