@@ -85,11 +85,12 @@ def _envpool_lock_step(workload: Workload, workers: int) -> list[Settings]:
 
 def _envpool_first_ready(workload: Workload, workers: int) -> list[Settings]:
     n = workload.num_envs
-    return [
+    found: list[Settings] = [
         {"num_threads": w, "batch_size": b}
-        for w in _distinct(workers, max(1, workers - 1), 2 * workers)
+        for w in _distinct(workers, max(1, workers - 1))
         for b in _distinct(n // 2, n // 4)
     ]
+    return [*found, {"num_threads": workers, "batch_size": n // 2, "thread_affinity_offset": 0}]
 
 
 def _distinct(*values: int) -> list[int]:

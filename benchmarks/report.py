@@ -1,9 +1,8 @@
-"""What a run leaves behind: a JSON file with every number, and a picture of the ratios."""
+"""What a run leaves behind: every number and ratio, with the machine it was measured on, as plain data."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
 import sys
@@ -68,9 +67,8 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": model,
         "usable_cpus": usable_cpus(),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "python": platform.python_version(),
-        "load_at_start": os.getloadavg()[0],
     }
 
 
@@ -79,17 +77,15 @@ def command_line() -> list[str]:
     return [f".../{Path(each).name}" if os.path.isabs(each) else each for each in sys.argv[1:]]
 
 
-def write_json(path: Path, head: dict[str, Any], results: Sequence[tuple[Workload, list[Entry]]]) -> None:
-    """Write everything that was measured, raw numbers included."""
-    document = {
-        **head,
+def document(about: dict[str, Any], results: Sequence[tuple[Workload, list[Entry]]]) -> dict[str, Any]:
+    """Return everything that was measured, raw numbers included, as plain data."""
+    return {
+        **about,
         "workloads": [
             {**dataclasses.asdict(workload), "contenders": [_record(row) for row in rows(entries)]}
             for workload, entries in results
         ],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def head(plan: Plan, suite: str) -> dict[str, Any]:
@@ -121,7 +117,7 @@ def _record(row: Row) -> dict[str, Any]:
         "share_of_limit": _plain(row.to_limit),
         "clusterenv_to_this": _plain(row.ours_to_it),
         "rounds": [
-            {"round": i, "steps_per_second": found.steps_per_second, "load_before": found.load_before}
+            {"round": i, "steps_per_second": found.steps_per_second, "others": found.others}
             for i, found in sorted(entry.slices.items())
         ],
         "failed_rounds": entry.failures,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import neighbours
 from benchmarks.peers import ROOT, interpreter, read_outcome
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class SliceResult:
     steps_per_second: float
     env_id: str
     versions: dict[str, str]
-    load_before: float
-    """The machine's one-minute load just before: high values tell that others were using the cores."""
+    others: float
+    """Share of the machine's cores, 0 to 1, that other programs used meanwhile."""
 
 
 def find_python(contender: Contender, venvs: Path, chosen: Mapping[str, Path]) -> Path:
@@ -85,7 +86,6 @@ def run_slice(contender: Contender, python: Path, spec: Spec, start_limit_s: flo
     Raises:
         Unavailable: the runner failed, or took longer than it may.
     """
-    load = os.getloadavg()[0]
     limit_s = start_limit_s + spec.warmup_s + spec.seconds
     # A folder of its own as the current one: importing pufferlib leaves a link where it stands.
     with tempfile.TemporaryDirectory() as scratch:
@@ -93,16 +93,19 @@ def run_slice(contender: Contender, python: Path, spec: Spec, start_limit_s: flo
         log = Path(scratch, "log.txt")
         text = json.dumps(dataclasses.asdict(spec))
         call = [str(python), "-m", f"benchmarks.runners.{contender.runner}", text, str(result)]
-        code = _run_group(call, scratch, log, _environ(python), limit_s)
+        before = neighbours.read()
+        code = run_group(call, scratch, log, environ(python), limit_s)
+        others = neighbours.others_share(before, neighbours.read())
         if code is None:
             raise Unavailable(f"gave no result within {limit_s:.0f} s")
         if not result.exists():
-            raise Unavailable(f"exit status {code}: {_last_line(log)}")
+            raise Unavailable(f"exit status {code}: {last_line(log)}")
         found = json.loads(result.read_text())
-    return SliceResult(found["steps"] / found["seconds"], found["env_id"], found["versions"], load)
+    return SliceResult(found["steps"] / found["seconds"], found["env_id"], found["versions"], others)
 
 
-def _environ(python: Path) -> dict[str, str]:
+def environ(python: Path) -> dict[str, str]:
+    """Return the environment variables of a runner: our files on its path, one thread per library."""
     paths = [str(ROOT)]
     # What this interpreter was told to find belongs to its Python version; a peer's may be another.
     if python == Path(sys.executable):
@@ -111,7 +114,7 @@ def _environ(python: Path) -> dict[str, str]:
     return {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _run_group(call: list[str], folder: str, log: Path, environ: dict[str, str], limit_s: float) -> int | None:
+def run_group(call: list[str], folder: str, log: Path, environ: dict[str, str], limit_s: float) -> int | None:
     """Run `call` in a process group of its own; return its exit status, or None when it took too long."""
     with log.open("wb") as sink:
         process = subprocess.Popen(call, cwd=folder, env=environ, stdout=sink, stderr=sink, start_new_session=True)
@@ -126,6 +129,7 @@ def _run_group(call: list[str], folder: str, log: Path, environ: dict[str, str],
             process.wait()
 
 
-def _last_line(log: Path) -> str:
+def last_line(log: Path) -> str:
+    """Return the last line that a runner wrote, which is where Python names an error."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1].replace(str(ROOT), ".") if lines else "no output"

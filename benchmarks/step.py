@@ -5,9 +5,10 @@ python -m benchmarks.step [--quick] [--suite default] [--venvs DIR] [--out DIR]
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -16,18 +17,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks.contenders import CONTENDERS, Contender, Settings
+from benchmarks.neighbours import Patience
 from benchmarks.peers import DEFAULT_VENVS
-from benchmarks.plot import draw
-from benchmarks.report import head, machine, rows, usable_cpus, write_json
+from benchmarks.report import document, head, rows, usable_cpus
 from benchmarks.rounds import Entry, Plan, count_slices, measure_workload
 from benchmarks.slices import SliceResult, Unavailable, find_python, run_slice
+from benchmarks.stats import spread
 from benchmarks.workloads import SUITES, Workload
 
 if TYPE_CHECKING:
     from benchmarks.report import Row
+    from benchmarks.rounds import RunSlice
     from benchmarks.runners.common import Spec
     from benchmarks.stats import Spread
 
+REPEATS = 2
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -55,6 +59,10 @@ class Args:
     """Steps before each measurement that do not count, in seconds."""
     tune_s: float = 1.0
     """Length of the slice that tries one setting of a peer; 0 takes the first setting untried."""
+    disturbed_above: float = 0.1
+    """Repeat a slice, at most twice, during which other programs used more than this share of the cores."""
+    patience_s: float = 900.0
+    """Time in the whole run for such repetitions and for waiting until the machine is quiet; 0 for none."""
     start_limit_s: float = 180.0
     """How long a contender may take to start and to close."""
     venvs: Path = DEFAULT_VENVS
@@ -87,17 +95,35 @@ def main(args: Args) -> int:
         tune_s=0.0 if args.quick else args.tune_s,
         seed=args.seed,
     )
+    pythons, absent = _interpreters(args, [CONTENDERS[name] for name in names])
+    patience = Patience(args.disturbed_above, 0.0 if args.quick else args.patience_s)
+
+    def run(contender: Contender, spec: Spec) -> SliceResult:
+        python = pythons[contender.name]
+        return patience.repeat(lambda: run_slice(contender, python, spec, args.start_limit_s), REPEATS)
+
     about = head(plan, suite)
     results: list[tuple[Workload, list[Entry]]] = []
     for workload in workloads:
-        entries = _measure(args, plan, workload, [CONTENDERS[name] for name in names], console)
-        results.append((workload, entries))
-        console.print(_table(workload, entries))
+        measured = _measure(workload, [CONTENDERS[name] for name in pythons], plan, run, console)
+        results.append((workload, measured + absent))
+        console.print(_table(*results[-1]))
         # After each workload, so that a run that is cut short still leaves what it has.
-        write_json(args.out / f"step-{suite}.json", about, results)
-        draw(args.out / f"step-{suite}.png", results, _caption(plan))
-    console.print(f"written: {args.out / f'step-{suite}'}.json and .png")
+        _save(args.out / f"step-{suite}.json", document(about, results), console)
     return 0
+
+
+def _save(path: Path, found: dict[str, Any], console: Console) -> None:
+    """Write the JSON file, and the picture beside it where matplotlib is installed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    console.print(f"written: {path}")
+    try:
+        from benchmarks.plot import draw
+    except ImportError:
+        console.print(f"no picture, as matplotlib is not installed; later: python -m benchmarks.plot {path}")
+        return
+    draw(path.with_suffix(".png"), found)
 
 
 def _console() -> Console:
@@ -106,29 +132,31 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=170)
 
 
-def _measure(args: Args, plan: Plan, workload: Workload, contenders: list[Contender], console: Console) -> list[Entry]:
-    """Measure one workload under a progress bar."""
-
-    def run(contender: Contender, spec: Spec) -> SliceResult:
-        python = find_python(contender, args.venvs.absolute(), args.python)
-        return run_slice(contender, python, spec, args.start_limit_s)
-
-    absent = []
+def _interpreters(args: Args, contenders: list[Contender]) -> tuple[dict[str, Path], list[Entry]]:
+    """Return the interpreter of each contender, and an entry with the reason for each that has none."""
+    pythons: dict[str, Path] = {}
+    absent: list[Entry] = []
     for contender in contenders:
         try:
-            find_python(contender, args.venvs.absolute(), args.python)
+            pythons[contender.name] = find_python(contender, args.venvs.absolute(), args.python)
         except Unavailable as failure:
             absent.append(Entry(contender, failures=[str(failure)]))
-    left_out = {entry.contender.name for entry in absent}
-    present = [contender for contender in contenders if contender.name not in left_out]
+    return pythons, absent
+
+
+def _measure(
+    workload: Workload, contenders: list[Contender], plan: Plan, run: RunSlice, console: Console
+) -> list[Entry]:
+    """Measure one workload under a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(workload.name, total=count_slices(workload, present, plan), completed=-1)
+        # The first notice says that the first slice begins, not that it is done.
+        task = progress.add_task(workload.name, total=count_slices(workload, contenders, plan), completed=-1)
 
         def notify(text: str) -> None:
             progress.update(task, description=escape(text), advance=1)
 
-        return measure_workload(workload, present, plan, run, notify) + absent
+        return measure_workload(workload, contenders, plan, run, notify)
 
 
 def _table(workload: Workload, entries: list[Entry]) -> Table:
@@ -140,6 +168,11 @@ def _table(workload: Workload, entries: list[Entry]) -> Table:
     table.add_column("settings, remarks")
     for row in sorted(rows(entries), key=lambda row: -(row.rate.median if row.rate else 0.0)):
         _add(table, row, workload)
+    others = spread([found.others for entry in entries for found in entry.slices.values()])
+    if others:
+        table.caption = (
+            f"Meanwhile other programs used {others.median:.0%} of the cores ({others.low:.0%}..{others.high:.0%})."
+        )
     return table
 
 
@@ -178,14 +211,6 @@ def _remarks(entry: Entry, workload: Workload) -> str:
 
 def _settings(settings: Settings) -> str:
     return " ".join(f"{key}={value}" for key, value in settings.items())
-
-
-def _caption(plan: Plan) -> str:
-    here = machine()
-    return (
-        f"{here['cpu']}, {here['usable_cpus']} cores, {plan.workers} workers; median and range of "
-        f"{plan.rounds} rounds; red: ClusterEnv, light: send/recv, dashed: bare loop limit"
-    )
 
 
 if __name__ == "__main__":

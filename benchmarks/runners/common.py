@@ -78,8 +78,13 @@ def env_id_here(spec: Spec) -> str:
 
 
 def env_kwargs(preset: str) -> dict[str, Any]:
-    """Return the arguments of `gymnasium.make`: AtariPreprocessing wants to skip the frames itself."""
-    return {"frameskip": 1} if preset == "atari" else {}
+    """Return the arguments of `gymnasium.make`, the same for every contender.
+
+    The passive checker is left out for all, because some leave it out anyway (ClusterEnv in all slots but the
+    first, TorchRL in all): with it, the others would step one wrapper more.
+    """
+    # AtariPreprocessing wants to skip the frames itself.
+    return {"disable_env_checker": True, **({"frameskip": 1} if preset == "atari" else {})}
 
 
 def env_wrappers(preset: str) -> list[Callable[[Any], Any]]:
