@@ -98,11 +98,9 @@ class VectorBlock:
             options = {**(options or {}), "reset_mask": mask}
         self._restart_seeds = None
         known = dict(zip(rows, seeds, strict=True))
-        seed = [known.get(row) for row in range(len(self.slots))]
+        seed = _together([known.get(row) for row in range(len(self.slots))])
         try:
-            observation, infos = self._envs.reset(
-                seed=None if all(value is None for value in seed) else seed, options=options
-            )
+            observation, infos = self._envs.reset(seed=seed, options=options)
             zeros = np.zeros(len(self.slots))
             self._store(observation, zeros, zeros, zeros)
             return self._reported(rows, infos)
@@ -144,6 +142,16 @@ class VectorBlock:
             return act()
         except Exception as error:  # the user's code
             raise BuildError(failure_of(error, self.slots.start, doing)) from error
+
+
+def _together(seeds: list[int | None]) -> int | list[int | None] | None:
+    """Seeds as one number where they count up from it: many vectorised environments take no list."""
+    first = seeds[0]
+    if all(seed is None for seed in seeds):
+        return None
+    if first is not None and seeds == list(range(first, first + len(seeds))):
+        return first
+    return seeds
 
 
 def _native_dtype(envs: Any) -> Any:

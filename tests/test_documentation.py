@@ -1,0 +1,50 @@
+"""Every Python block of the README and the guide runs, and every command they name exists."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = ("README.md", "docs/guide.md")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def whole_programs() -> list[tuple[str, str]]:
+    # A block that does not begin with an import shows calls side by side and is no program.
+    found = [(page, block) for page in PAGES for block in blocks(page, "python")]
+    return [(page, block) for page, block in found if block.startswith(("import", "from"))]
+
+
+@pytest.mark.parametrize(("page", "program"), whole_programs(), ids=lambda value: value.split("\n")[0][:40])
+def test_a_program_of_the_documentation_runs(page: str, program: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, cwd=ROOT, check=False
+    )
+    assert result.returncode == 0, f"{page}:\n{result.stderr}"
+
+
+def test_the_first_screen_shows_code_early() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert lines.index("```python") < 18
+    assert next(number for number, line in enumerate(lines) if "pip install" in line) < 12
+
+
+@pytest.mark.parametrize("command", re.findall(r"^make (\w+)", "\n".join(blocks("README.md", "sh")), re.MULTILINE))
+def test_a_make_command_of_the_readme_exists(command: str) -> None:
+    result = subprocess.run(["make", "--dry-run", command], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_links_of_the_documentation_lead_somewhere() -> None:
+    for page in (*PAGES, "docs/design.md", "examples/README.md", "benchmarks/README.md"):
+        folder = (ROOT / page).parent
+        for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
+            assert (folder / target).exists(), f"{page} links to {target}"
