@@ -57,8 +57,11 @@ class Engine:
         self._kept = Report()  # what has been reported of slots that are not handed over yet
         self._posted: list[int] = []
         self._replies: dict[int, Reply] = {}
+        # The reset under way: slots that are still to be reset with their seeds, all its slots, and what it reported.
         self._resetting: dict[int, int | None] = {}
+        self._reset_slots: list[int] = []
         self._reset_options: dict[str, Any] | None = None
+        self._reset_report = Report()
 
     # Lock step.
 
@@ -141,13 +144,13 @@ class Engine:
         """Ask these slots for a reset, each with its seed."""
         self.drain()  # after an error in `recv` other workers may still be busy
         self.recovery.note_reset(list(seeds), seeds.values())
-        self._resetting, self._reset_options = dict(seeds), options
+        self._resetting, self._reset_slots = dict(seeds), list(seeds)
+        self._reset_options, self._reset_report = options, Report()
         self._post_reset()
 
     def end_reset(self, timeout_s: float | None) -> Report:
         """Wait for the reset. Workers lost on the way are replaced, and their slots reset again."""
-        report = Report()
-        slots = list(self._resetting)
+        report = self._reset_report
         while self._resetting:
             for worker, reply in self._collect_replies("reset", timeout_s, self._timeouts.reset_s).items():
                 report.extend(reply.value)
@@ -157,7 +160,7 @@ class Engine:
                 self.recovery.go_on_or_raise(loss)
             if self._resetting:
                 self._post_reset()
-        self.gather.mend(slots)
+        self.gather.mend(self._reset_slots)
         self.recovery.check_failures(report)
         self.recovery.was_reset, self.recovery.must_reset = True, False
         self.observations.update(report)

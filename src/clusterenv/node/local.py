@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import select
 import sys
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from clusterenv.transport.arena import Arena
     from clusterenv.worker.base import Block
     from clusterenv.worker.describe import BlockDescription
+
+_logger = logging.getLogger(__name__)
 
 # A waiting head looks this often whether the workers it waits for still live.
 _LOOK_S = 0.05
@@ -175,7 +178,8 @@ class LocalNode:
         """Start a fresh worker in the place of a lost one; do not wait for it."""
         handle = self._handles[worker]
         # The old process must be gone before another may write to the same rows.
-        self._supervisor.exited(handle.token, _EXIT_S)
+        if self._supervisor.exited(handle.token, _EXIT_S) is None:
+            _logger.warning("worker %d does not end although it was killed", worker)
         handle.channel.close()
         self._launch(handle, self._limit())
         handle.starting = True

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from typing import NamedTuple
 
 from clusterenv.errors import LaunchError
@@ -31,13 +32,16 @@ _SERVER_END_S = 2.0
 
 
 class Exit(NamedTuple):
-    """A worker has ended."""
+    """A worker has ended: on its own, or together with the fork server."""
 
     token: int
     status: int
+    with_server: bool = False
 
     def describe(self) -> str:
         """The end in words."""
+        if self.with_server:
+            return f"the fork server ended with exit code {self.status}; its own words are on stderr"
         if self.status >= 0:
             return f"its process ended with exit code {self.status}"
         try:
@@ -45,6 +49,18 @@ class Exit(NamedTuple):
         except ValueError:
             name = "unknown"
         return f"its process was ended by signal {-self.status} ({name})"
+
+
+_supervisors: weakref.WeakSet[Supervisor] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    """A forked child of the head must not keep the control sockets open: the head's death would go unseen."""
+    for supervisor in list(_supervisors):
+        supervisor.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 class Supervisor:
@@ -71,6 +87,7 @@ class Supervisor:
             except OSError as error:
                 self._control.close()
                 raise LaunchError(f"the fork server could not be started: {error}") from error
+        _supervisors.add(self)
 
     def start(self, channel_end: socket.socket, core: int | None) -> int:
         """Start a worker on its end of a channel and return its token."""
@@ -102,6 +119,10 @@ class Supervisor:
         while token not in self._exits and time.monotonic() < end:
             self._read(max(0.0, end - time.monotonic()))
         return self._exits.get(token)
+
+    def let_go(self) -> None:
+        """Close our end of the control socket without a word."""
+        self._control.close()
 
     def close(self) -> None:
         """End the fork server, which ends every worker. Safe to call twice, and after a fork of the head."""
@@ -138,6 +159,10 @@ class Supervisor:
 
     def _server_is_gone(self) -> None:
         # The kernel kills every worker with it.
+        try:
+            status = self._server.wait(_SERVER_END_S)
+        except subprocess.TimeoutExpired:
+            status = -signal.SIGKILL
         for token in range(1, self._tokens + 1):
-            self._exits.setdefault(token, Exit(token, -signal.SIGKILL))
+            self._exits.setdefault(token, Exit(token, status, with_server=True))
         self._pids.clear()

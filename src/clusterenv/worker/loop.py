@@ -216,15 +216,22 @@ class WorkerLoop:
             self._block.close()
             self._channel.send(Reply(), None)
             return False
-        try:
-            packed = pack(Reply(self._messages[name](*arguments)))
-        except BuildError as error:
-            packed = pack(Reply(failure=error.failure))
-        except ResultError as error:
-            packed = pack(Reply(error=f"the result of {arguments[1] if name == 'call' else name!r} {error}"))
+        packed = self._answer_message(name, arguments)
         self._words[self._done] = request
         self._channel.send_packed(packed, None)
         return True
+
+    def _answer_message(self, name: str, arguments: tuple[Any, ...]) -> bytes:
+        try:
+            value = self._messages[name](*arguments)
+        except BuildError as error:
+            return pack(Reply(failure=error.failure))
+        try:
+            return pack(Reply(value))
+        except ResultError as error:
+            if isinstance(value, Report):
+                return pack(Reply(_packable(value)))
+            return pack(Reply(error=f"the result of {arguments[1]!r} {error}"))
 
 
 def _packable(report: Report) -> Report:

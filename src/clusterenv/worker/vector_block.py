@@ -135,7 +135,10 @@ class VectorBlock:
     def _reported(self, rows: Sequence[int], infos: dict[str, Any]) -> Report:
         if not infos:
             return Report()
-        return Report(block_infos=[(np.arange(self.slots.start, self.slots.stop), infos)])
+        slots = np.arange(self.slots.start, self.slots.stop)
+        if "env_id" in infos:  # EnvPool counts from 0 in every block
+            infos = {**infos, "env_id": slots}
+        return Report(block_infos=[(slots, infos)])
 
     def _guarded(self, doing: str, act: Callable[[], Any]) -> Any:
         try:
