@@ -34,26 +34,25 @@ def _register() -> None:
 
 
 class _Watcher(importlib.abc.MetaPathFinder):
-    """Sees the import of Gymnasium once, lets the ordinary finders do it, and registers afterwards."""
+    """Sees the import of Gymnasium, lets the ordinary finder do it, registers afterwards and goes away."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Answer for `gymnasium` alone, and only the first time."""
+        """Answer for `gymnasium` alone."""
         if fullname != "gymnasium":
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader, self)
         return spec
 
 
 class _Loader(importlib.abc.Loader):
     """The ordinary loader, with one line more at the end."""
 
-    def __init__(self, inner: importlib.abc.Loader) -> None:
-        self._inner = inner
+    def __init__(self, inner: importlib.abc.Loader, watcher: _Watcher) -> None:
+        self._inner, self._watcher = inner, watcher
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         """As the ordinary loader."""
@@ -62,6 +61,8 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         """As the ordinary loader, then register."""
         self._inner.exec_module(module)
+        if self._watcher in sys.meta_path:
+            sys.meta_path.remove(self._watcher)
         _register()
 
     def __getattr__(self, name: str) -> object:

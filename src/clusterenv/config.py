@@ -62,9 +62,13 @@ def check_seconds(name: str, value: object) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigTypeError(f"{name}={value!r} must be a number of seconds, or None to wait for ever.")
-    if not math.isfinite(value) or value <= 0:
+    try:
+        seconds = float(value)
+    except OverflowError:  # a whole number that is larger than any float
+        seconds = math.inf
+    if not math.isfinite(seconds) or seconds <= 0:
         raise ConfigError(f"{name}={value!r} must be a positive, finite number of seconds, or None to wait for ever.")
-    return float(value)
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Local:
     """Worker processes on this host.
 
     Attributes:
-        workers: how many processes. Default: one per usable core.
+        workers: how many processes; 0 means one per usable core.
         affinity: "auto" pins worker i to core i when the workers cover every usable core, so that they never
             crowd one core; with fewer workers the scheduler does better, above all when several runs share the
             host. "pin" and "off" decide by hand.
@@ -103,12 +107,13 @@ class Local:
     threads: int | None = 1
 
     def __post_init__(self) -> None:
-        if self.workers == 0:
+        if type(self.workers) is int and self.workers == 0:
             object.__setattr__(self, "workers", usable_cores())
         _check_workers("local", self.workers)
         if self.affinity not in ("auto", "pin", "off"):
             raise ConfigError(unknown("affinity", str(self.affinity), ("auto", "pin", "off")))
-        if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
+        whole = isinstance(self.threads, int) and not isinstance(self.threads, bool)
+        if self.threads is not None and (not whole or self.threads < 1):
             raise ConfigError(f"threads={self.threads!r} must be a whole number of at least 1, or None.")
 
     @property
@@ -150,10 +155,9 @@ def parse_cluster(cluster: str | Cluster) -> Cluster:
         raise ConfigError(f"cluster={cluster[:80]!r}: the number of workers must be a whole number, as in '{kind}:4'.")
     if ":" in cluster:
         _check_workers(kind, int(count))
-    workers = int(count) if count else None
     if kind == "inproc":
-        return Inproc(workers or 1)
-    return Local(workers or 0)
+        return Inproc(int(count)) if count else Inproc()
+    return Local(int(count)) if count else Local()
 
 
 def check_num_envs(num_envs: object) -> int:

@@ -24,10 +24,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
 
 class ClusterEnvError(Exception):
-    """Anything that ClusterEnv raises by itself."""
+    """Anything that ClusterEnv raises by itself. It can be pickled, whatever its constructor takes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class ConfigError(ClusterEnvError, ValueError):
@@ -127,29 +131,71 @@ class EnvError(ClusterEnvError):
         """Build the error for an exception that an environment raised."""
         message = (
             f"the environment in slot {slot} (seed {seed}, step {step}) raised in {doing}: "
-            f"{type(cause).__name__}: {cause}\n{remote_traceback.rstrip()}"
+            f"{type(cause).__name__}: {words_of(cause)}\n{remote_traceback.rstrip()}"
         )
-        error = _with_type_of(cause, message)
+        error = _env_error(type(cause), message)
         error.slot, error.seed, error.step = slot, seed, step
         error.remote_traceback = remote_traceback
         return error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt_env_error, (getattr(self, "cause_type", None), self.message, self.__dict__)
+
+    @property
+    def message(self) -> str:
+        """What the error says."""
+        return str(self.args[0]) if self.args else ""
 
 
 class ResultError(ClusterEnvError, TypeError):
     """A result, or an argument, cannot travel between the head and a worker."""
 
 
-def _with_type_of(cause: BaseException, message: str) -> EnvError:
-    """An EnvError that is also an instance of the type of `cause`, where the two can be combined."""
-    kind = type(cause)
-    if isinstance(cause, EnvError) or not isinstance(cause, Exception):
+def words_of(error: BaseException) -> str:
+    """What an exception says, whatever it does when asked."""
+    try:
+        return str(error)
+    except Exception:  # an exception whose __str__ raises
+        return "(it cannot be printed)"
+
+
+_env_error_types: dict[type[BaseException], type[EnvError]] = {}
+
+
+def _env_error_type(kind: type[BaseException]) -> type[EnvError]:
+    """EnvError and `kind` in one, so that `except kind` goes on working."""
+
+    def message(self: EnvError) -> str:
+        return self.message
+
+    if kind not in _env_error_types:
+        members = {"__str__": message, "__module__": __name__, "cause_type": kind}
+        _env_error_types[kind] = type("EnvError", (EnvError, kind), members)
+    return _env_error_types[kind]
+
+
+def _env_error(kind: type[BaseException] | None, message: str) -> EnvError:
+    """An EnvError that is also an instance of `kind`, where the two can be combined."""
+    if kind is None or issubclass(kind, EnvError) or not issubclass(kind, Exception):
         return EnvError(message)
     try:
-        combined = type("EnvError", (EnvError, kind), {"__str__": lambda self: message, "__module__": __name__})
-        error = combined(message)
+        error = _env_error_type(kind)(message)
     except Exception:  # a constructor with its own ideas: the message matters more than the type
         return EnvError(message)
-    return error if isinstance(error, EnvError) else EnvError(message)
+    return error if error.args == (message,) else EnvError(message)
+
+
+def _rebuilt(kind: type[ClusterEnvError], args: tuple[Any, ...], state: dict[str, Any]) -> ClusterEnvError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, *args)
+    error.__dict__.update(state)
+    return error
+
+
+def _rebuilt_env_error(kind: type[BaseException] | None, message: str, state: dict[str, Any]) -> EnvError:
+    error = _env_error(kind, message)
+    error.__dict__.update(state)
+    return error
 
 
 def unknown(what: str, got: str, known: Iterable[str]) -> str:

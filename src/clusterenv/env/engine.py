@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     Slots = npt.NDArray[np.intp]
 
-# While nothing is due, a waiting `recv` looks up this often.
-_LOOK_S = 1.0
+# `recv` looks this often whether the workers still live.
+_LOOK_S = 0.05
 
 
 class Engine:
@@ -55,6 +55,7 @@ class Engine:
         self._timeouts = timeouts
         self._everybody = list(range(len(node.blocks)))
         self._kept = Report()  # what has been reported of slots that are not handed over yet
+        self._looked_at = 0.0
         self._posted: list[int] = []
         self._replies: dict[int, Reply] = {}
         # The reset under way: slots that are still to be reset with their seeds, all its slots, and what it reported.
@@ -73,8 +74,7 @@ class Engine:
         if broken is not None:
             self.recovery.answer_lost(broken.tolist(), self._kept)
             command = Command.STEP_SOME
-        objects = None if actions is None else self._by_worker(range(len(actions)), actions)
-        self.node.request(command, self._everybody, objects)
+        self.node.request(command, self._everybody, self._objects(range(self.arena.spec.num_envs), actions))
 
     def end_step(self, timeout_s: float | None) -> Report:
         """Wait for every slot and return what was reported.
@@ -101,13 +101,13 @@ class Engine:
         workers, broken = self.gather.ask(slots, time.monotonic())
         if len(broken):
             self.recovery.answer_lost(broken.tolist(), self._kept)
-        objects = None if actions is None else self._by_worker(slots.tolist(), actions)
-        self.node.request(Command.SEND, workers, objects)
+        self.node.request(Command.SEND, workers, self._objects(slots.tolist(), actions))
 
     def receive(self, min_slots: int, max_slots: int | None, timeout_s: float | None) -> tuple[Slots, Report]:
         """Wait until `min_slots` slots are answered; return them, at most `max_slots`, with their reports."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
+            self._look_after_workers()
             self.node.listen()  # before looking, so that a ring in between is heard
             ready = self.gather.count_ready()
             if ready >= min_slots:
@@ -118,9 +118,7 @@ class Engine:
                     f"recv: {ready} of min_slots={min_slots} slots were ready within {timeout_s} s. "
                     "Nothing is lost: call recv again."
                 )
-            if not self.node.wait_any(left):
-                self._lose_overdue()
-                self._collect()
+            self.node.wait_any(left)
         slots = self.gather.ready()[:max_slots]
         self._collect()
         self.gather.hand_over(slots)
@@ -128,8 +126,7 @@ class Engine:
 
     def drain(self) -> None:
         """Let everything that is under way come to its end, and throw it away."""
-        if self._posted:
-            self._collect_replies("call", None, self._timeouts.call_s)
+        self._posted = []  # a reply that comes after all is known by its number and dropped
         for worker in self.node.wait(self._everybody, self._timeouts.step_s):
             self.node.lose(worker, f"no answer to a step within {self._timeouts.step_s} s")
         self.node.reports()
@@ -208,12 +205,15 @@ class Engine:
 
     # Inside.
 
-    def _by_worker(self, slots: Sequence[int], actions: Sequence[Any]) -> dict[int, list[Any]]:
-        """Actions that travel as messages: those of the slots that will really step, in the order of the rows."""
-        grouped: dict[int, list[Any]] = {worker: [] for worker in self._everybody}
-        for slot, action in sorted(zip(slots, actions, strict=True), key=lambda pair: pair[0]):
+    def _objects(self, slots: Sequence[int], actions: Sequence[Any] | None) -> dict[int, dict[int, Any]] | None:
+        """Actions that travel as messages, by worker and row: those of the slots that will really step."""
+        if actions is None:
+            return None
+        grouped: dict[int, dict[int, Any]] = {worker: {} for worker in self._everybody}
+        for slot, action in zip(slots, actions, strict=True):
             if self.arena.have[slot] != self.arena.want[slot]:
-                grouped[int(self.gather.worker_of[slot])].append(action)
+                worker = int(self.gather.worker_of[slot])
+                grouped[worker][slot - self.node.blocks[worker].start] = action
         return grouped
 
     def _collect_replies(self, name: str, timeout_s: float | None, limit_s: float | None) -> dict[int, Reply]:
@@ -245,11 +245,17 @@ class Engine:
             (taken if int(batch[0][0]) in slots else self._kept).block_infos.append(batch)
         return taken
 
-    def _lose_overdue(self) -> None:
-        limit_s = self._timeouts.step_s
+    def _look_after_workers(self) -> None:
+        """Now and then, however busy the others keep us: find workers that have died or do not answer."""
+        now, limit_s = time.monotonic(), self._timeouts.step_s
+        if now - self._looked_at < _LOOK_S:
+            return
+        self._looked_at = now
+        self.node.look()
         if limit_s is not None:
-            for worker in self.gather.overdue(time.monotonic(), limit_s):
+            for worker in self.gather.overdue(now, limit_s):
                 self.node.lose(worker, f"no answer to a step within {limit_s} s")
+        self._collect()
 
 
 def _late(name: str, timeout_s: float) -> multiprocessing.TimeoutError:

@@ -107,8 +107,9 @@ class Recovery:
     def finish(self) -> None:
         """Wait until every replacement is built."""
         while self._starting:
-            starting, self._starting = self._starting, []
-            for reply in self._node.ready(starting, self._timeouts.start_s).values():
+            problems = self._node.ready(self._starting, self._timeouts.start_s)
+            self._starting = []  # only now: an interrupted wait goes on with the next call
+            for reply in problems.values():
                 self._give_up()
                 if reply.failure:
                     raise self.env_error(reply.failure) from reply.failure.error
@@ -154,6 +155,9 @@ class Recovery:
         while todo:
             self.finish()
             messages = reset_messages(self._node, self._gather, todo, None)
+            # With `send` a worker may be at work for other slots; a message must not take the place of that request.
+            for worker in self._node.wait(list(messages), self._timeouts.step_s):
+                self._node.lose(worker, f"no answer to a step within {self._timeouts.step_s} s")
             self._node.post(messages)
             replies = self._node.replies(list(messages), self._timeouts.reset_s)
             for worker in messages:

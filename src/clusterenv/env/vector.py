@@ -417,6 +417,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
                 for worker, rows, block in self._engine.by_worker(slots)
             }
             self._engine.begin_call("set_attr", name, slots, arguments)
+            self._turns.pending = Pending.CALL
             self._finish(functools.partial(self._engine.end_call, None))
 
     def _begin_call(self, half: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], indices: Any) -> None:
@@ -465,13 +466,13 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """
         if not hasattr(self, "_finalizer"):
             return
-        if self._turns.pending is not Pending.NOTHING:
-            gymnasium.logger.warn(
-                f"Calling `close` while waiting for a pending call to `{self._turns.pending.value}` to complete."
-            )
         self._turns.closed = True
-        self._finalizer.detach()
         self._engine.node.close(0.0 if terminate else self._close_s if timeout is None else timeout)
+        self._finalizer.detach()
+        pending, self._turns.pending = self._turns.pending, Pending.NOTHING
+        if pending is not Pending.NOTHING:  # said last: where warnings are errors, it raises
+            self.closed = True
+            gymnasium.logger.warn(f"Calling `close` while waiting for a pending call to `{pending.value}` to complete.")
 
     def __enter__(self) -> ClusterEnv:
         return self

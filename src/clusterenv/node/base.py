@@ -53,14 +53,19 @@ class Node(Protocol):
     def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Give the workers the arena."""
 
-    def request(self, command: Command, workers: Sequence[int], actions: Mapping[int, list[Any]] | None) -> None:
-        """Ask these workers to step the slots that are asked for in the arena."""
+    def request(
+        self, command: Command, workers: Sequence[int], actions: Mapping[int, Mapping[int, Any]] | None
+    ) -> None:
+        """Ask these workers to step the slots that are asked for in the arena.
+
+        `actions` holds those that fit no array, by worker and row.
+        """
 
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Wait until these workers have answered or are lost; return those that are late."""
 
     def wait_any(self, limit_s: float) -> bool:
-        """Wait until some slot may have become ready; return False if nothing happened for a while."""
+        """Wait until some slot may have become ready, or for a short while; return whether something happened."""
 
     def listen(self) -> None:
         """From here on `wait_any` hears of slots that become ready. Look at them after this."""
@@ -73,6 +78,9 @@ class Node(Protocol):
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """The replies of these workers that arrive within the limit; a lost worker has none."""
+
+    def look(self) -> None:
+        """See whether the workers still live."""
 
     def losses(self) -> list[Loss]:
         """The workers lost since the last look."""

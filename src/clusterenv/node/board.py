@@ -62,6 +62,10 @@ class Board:
             for worker in workers:
                 self._wake_up[worker].wake()
 
+    def asked(self, worker: int) -> int:
+        """The number of the last request to a worker."""
+        return int(self._asked[worker])
+
     def unanswered(self, workers: Sequence[int]) -> int | None:
         """The first of these workers that still owes an answer."""
         answered = self._done == self._asked
@@ -93,7 +97,7 @@ class Board:
 
     def note_read(self, worker: int) -> None:
         """One message of this worker has been read."""
-        self._read[worker] += 1
+        self._read[worker : worker + 1] += 1  # as an array, which runs over in silence; a scalar warns
 
     def position(self, worker: int) -> tuple[int | None, int | None]:
         """The slot that a worker is stepping, and the one whose row it may be writing."""

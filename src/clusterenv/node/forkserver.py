@@ -10,7 +10,7 @@ Protocol, over an inherited socket pair that keeps message borders (JSON, both s
     head -> server  {"op": "fork", "token": 7, "core": 1} with the worker's end of its channel
                     {"op": "kill", "token": 7}
     server -> head  {"token": 7, "pid": 123}            it runs
-                    {"token": 7, "status": -9}          it has ended
+                    {"token": 7, "status": -9}          it has ended, or ("error": "...") never began
 When the head's end closes, for whatever reason, every worker is killed.
 """
 
@@ -82,7 +82,12 @@ class ForkServer:
 
     def _fork(self, token: int, core: int | None, channel_fd: int) -> None:
         server = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # out of memory or of processes: the others go on
+            os.close(channel_fd)
+            self._tell({"token": token, "status": 1, "error": f"it could not be forked: {error}"})
+            return
         if pid == 0:
             self._become_worker(server, core, channel_fd)
         os.close(channel_fd)
@@ -116,7 +121,7 @@ class ForkServer:
         os.close(child.pidfd)
         self._tell({"token": child.token, "status": os.waitstatus_to_exitcode(status)})
 
-    def _tell(self, message: dict[str, int]) -> None:
+    def _tell(self, message: dict[str, int | str]) -> None:
         try:
             self._control.send(json.dumps(message).encode())
         except OSError:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clusterenv.transport.channel import Channel
+    from clusterenv.worker.loop import Reply
 
 
 class WorkerHandle:
@@ -20,11 +21,13 @@ class WorkerHandle:
         self.starting = False  # a replacement whose environments are being built
         self.bound = False  # it has the arena
         self.fresh_seeds: tuple[int | None, ...] | None = None
+        self.reply: Reply | None = None  # read, but not yet taken by whoever asked
 
     def renew(self, channel: Channel, token: int) -> None:
         """A fresh process takes the place of the one before."""
         self.channel, self.token = channel, token
         self.lost = self.starting = self.bound = False
+        self.reply = None
 
     def close(self) -> None:
         """Close the channel."""

@@ -28,6 +28,7 @@ class InprocNode:
         self.blocks = blocks
         self._builders = builders
         self._running: list[Block] = []
+        self._arena: Arena | None = None
         self._report = Report()
         self._replies: dict[int, Reply] = {}
 
@@ -40,17 +41,20 @@ class InprocNode:
     def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Give the blocks the arena."""
         self._arena = arena
+        self._wants = [arena.want[slots.start : slots.stop] for slots in self.blocks]
+        self._haves = [arena.have[slots.start : slots.stop] for slots in self.blocks]
         for worker, block in enumerate(self._running):
             block.bind(arena, worker, observation_space, action_space)
 
-    def request(self, command: Command, workers: Sequence[int], actions: Mapping[int, list[Any]] | None) -> None:
+    def request(
+        self, command: Command, workers: Sequence[int], actions: Mapping[int, Mapping[int, Any]] | None
+    ) -> None:
         """Step the slots that are asked for, now."""
         for worker in workers:
             block = self._running[worker]
-            want = self._arena.want[block.slots.start : block.slots.stop]
-            have = self._arena.have[block.slots.start : block.slots.stop]
+            want, have = self._wants[worker], self._haves[worker]
             rows = np.flatnonzero(want != have).tolist()
-            values = block.actions(rows) if actions is None else actions[worker]
+            values = block.actions(rows) if actions is None else [actions[worker][row] for row in rows]
             if rows:
                 self._report.extend(block.step(rows, values))
             have[rows] = want[rows]
@@ -83,6 +87,9 @@ class InprocNode:
         """What the blocks answered."""
         return {worker: self._replies.pop(worker) for worker in workers}
 
+    def look(self) -> None:
+        """Nothing can be lost here."""
+
     def losses(self) -> list[Loss]:
         """A block in this process cannot be lost without the head."""
         return []
@@ -110,3 +117,5 @@ class InprocNode:
         running, self._running = self._running, []
         for block in running:
             block.close()
+        if self._arena is not None:
+            self._arena.close()

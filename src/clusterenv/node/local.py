@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import select
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +17,15 @@ from clusterenv.node.base import Loss, Message
 from clusterenv.node.board import Board
 from clusterenv.node.handle import WorkerHandle
 from clusterenv.node.starting import raise_start_errors
-from clusterenv.node.supervisor import Supervisor
+from clusterenv.node.supervisor import Supervisor, search_path
 from clusterenv.transport.arena import Command
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack
 from clusterenv.transport.wake import check_supported
-from clusterenv.worker.loop import Binding, Reply, Setup
+from clusterenv.worker.loop import SETUP, Binding, Reply, Setup
 from clusterenv.worker.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gymnasium import Space
 
@@ -61,6 +60,7 @@ class LocalNode:
         self._arena: Arena | None = None
         self._closed = False
         self._bell_seen = 0
+        self._report = Report()
         self._supervisor = Supervisor(cluster.threads)
 
     def start(self, limit_s: float | None) -> list[BlockDescription]:
@@ -83,10 +83,12 @@ class LocalNode:
 
     # Steps.
 
-    def request(self, command: Command, workers: Sequence[int], actions: Mapping[int, list[Any]] | None) -> None:
+    def request(
+        self, command: Command, workers: Sequence[int], actions: Mapping[int, Mapping[int, Any]] | None
+    ) -> None:
         """Wake these workers."""
         if actions is not None:
-            workers = [worker for worker in workers if self._send(self._handles[worker], actions[worker])]
+            workers = [worker for worker in workers if self._send_packed(self._handles[worker], pack(actions[worker]))]
         self._board.ask(workers, command)
 
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
@@ -102,12 +104,8 @@ class LocalNode:
         return []
 
     def wait_any(self, limit_s: float) -> bool:
-        """Wait until the bell has rung since `listen`; if it does not, see whether the workers still live."""
-        if self._bell.wait_while(self._bell_seen, min(limit_s, _LOOK_S), spin=self._spare_core):
-            return True
-        for handle in self._handles:
-            self._look(handle)
-        return False
+        """Wait until the bell has rung since `listen`."""
+        return self._bell.wait_while(self._bell_seen, min(limit_s, _LOOK_S), spin=self._spare_core)
 
     def listen(self) -> None:
         """Note how the bell stands."""
@@ -115,15 +113,11 @@ class LocalNode:
 
     def reports(self) -> Report:
         """Read every message that was announced."""
-        report = Report()
         for worker in self._board.announced():
             handle = self._handles[worker]
             while not handle.lost and self._board.unread(worker):
-                try:
-                    report.extend(handle.channel.receive(_FRAME_S))
-                    self._board.note_read(worker)
-                except (ChannelClosed, ChannelTimeout) as error:
-                    self._gone(handle, f"its report did not arrive: {error}", reported=False)
+                self._receive(handle)
+        report, self._report = self._report, Report()
         return report
 
     # Messages.
@@ -140,30 +134,52 @@ class LocalNode:
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """The replies of these workers that arrive within the limit; a lost worker has none."""
         end = None if limit_s is None else time.monotonic() + limit_s
-        handles = [self._handles[worker] for worker in workers]
-        waiting = {handle.channel.fileno(): handle for handle in handles if not handle.lost}
         poll = select.poll()
-        for fd in waiting:
+        handles = {self._handles[worker].channel.fileno(): self._handles[worker] for worker in workers}
+        for fd in handles:
             poll.register(fd, select.POLLIN)
-        replies: dict[int, Reply] = {}
-        while waiting:
+        while any(handle.reply is None and not handle.lost for handle in handles.values()):
             left = None if end is None else end - time.monotonic()
             ready = poll.poll(None if left is None else max(0.0, left) * 1000)
             if not ready and left is not None and left <= 0:
                 break
             for fd, _ in ready:
-                handle = waiting.pop(fd)
-                poll.unregister(fd)
-                try:
-                    replies[handle.worker] = handle.channel.receive(_FRAME_S)
-                except (ChannelClosed, ChannelTimeout) as error:
-                    self._gone(handle, str(error))
-        return replies
+                self._receive(handles[fd])
+                if handles[fd].lost or handles[fd].reply is not None:
+                    poll.unregister(fd)
+        return self._take_replies(handles.values())
+
+    def _take_replies(self, handles: Iterable[WorkerHandle]) -> dict[int, Reply]:
+        # Taken only now: an interrupt while others are waited for must not lose those that have arrived.
+        taken = {}
+        for handle in handles:
+            if handle.reply is not None:
+                taken[handle.worker], handle.reply = handle.reply, None
+        return taken
+
+    def _receive(self, handle: WorkerHandle) -> None:
+        """Read one message of a worker and put it where it belongs."""
+        try:
+            message = handle.channel.receive(_FRAME_S)
+        except (ChannelClosed, ChannelTimeout) as error:
+            self._gone(handle, f"its channel failed: {error}")
+            return
+        if isinstance(message, Report):
+            self._report.extend(message)
+            self._board.note_read(handle.worker)
+        elif message.request == (self._board.asked(handle.worker) if handle.bound else SETUP):
+            handle.reply = message
+        # Anything else answers a call that was given up.
 
     # Losses and replacements.
 
+    def look(self) -> None:
+        """See whether the workers still live."""
+        for handle in self._handles:
+            self._look(handle)
+
     def losses(self) -> list[Loss]:
-        """The workers lost since the last look."""
+        """The workers lost since they were last asked for."""
         losses, self._losses = self._losses, []
         return losses
 
@@ -217,15 +233,17 @@ class LocalNode:
         """Ask the workers to close, wait within the limit, then end everything."""
         if self._closed:
             return
-        self._closed = True
-        # After a fork of the head the workers are still the parent's: only our copies of the descriptors go.
-        if os.getpid() == self._owner and (limit_s is None or limit_s > 0):
-            self._close_gently(limit_s)
-        self._supervisor.close()
-        for handle in self._handles:
-            handle.close()
-        if self._arena is not None:
-            self._arena.close()
+        try:
+            # After a fork of the head the workers are still the parent's: only our copies of the descriptors go.
+            if os.getpid() == self._owner and (limit_s is None or limit_s > 0):
+                self._close_gently(limit_s)
+        finally:  # also after Ctrl-C
+            self._closed = True
+            self._supervisor.close()
+            for handle in self._handles:
+                handle.close()
+            if self._arena is not None:
+                self._arena.close()
 
     # Inside.
 
@@ -234,7 +252,7 @@ class LocalNode:
         with theirs:
             token = self._supervisor.start(theirs, self._cluster.core_for(handle.worker, self._cores))
         handle.renew(channel, token)
-        setup = Setup(handle.worker, list(sys.path), self._spare_core, self._builds[handle.worker])
+        setup = Setup(handle.worker, search_path(), self._spare_core, self._builds[handle.worker])
         try:
             channel.send(setup, limit_s)
         except (ChannelClosed, ChannelTimeout) as error:
@@ -254,15 +272,15 @@ class LocalNode:
             if handle.worker not in replies:
                 self.lose(handle.worker, f"no answer within {limit_s} s")
 
-    def _send(self, handle: WorkerHandle, message: object) -> bool:
-        return self._send_packed(handle, pack(message))
-
     def _send_packed(self, handle: WorkerHandle, packed: bytes) -> bool:
         try:
             handle.channel.send_packed(packed, self._limit())
         except (ChannelClosed, ChannelTimeout) as error:
             self._gone(handle, str(error))
             return False
+        except BaseException:
+            self.lose(handle.worker, "a message to it was interrupted")  # it may have got half of it
+            raise
         return True
 
     def _look(self, handle: WorkerHandle) -> bool:
@@ -274,21 +292,22 @@ class LocalNode:
             self._record(handle, ended.describe())
         return ended is not None
 
-    def _gone(self, handle: WorkerHandle, cause: str, *, reported: bool = True) -> None:
+    def _gone(self, handle: WorkerHandle, cause: str) -> None:
         """A channel failed: find out why, and make sure that the process is gone."""
         ended = self._supervisor.exited(handle.token, _EXIT_S)
         if ended is None:
             self._supervisor.kill(handle.token)
-        self._record(handle, cause if ended is None else ended.describe(), reported=reported)
+        self._record(handle, cause if ended is None else ended.describe())
 
-    def _record(self, handle: WorkerHandle, cause: str, *, reported: bool = True) -> None:
+    def _record(self, handle: WorkerHandle, cause: str) -> None:
         if handle.lost:
             return
         handle.lost = True
         slot = torn = None
+        reported = True
         if handle.bound:
             slot, torn = self._board.position(handle.worker)
-            reported = reported and not self._board.unread(handle.worker)
+            reported = not self._board.unread(handle.worker)
             self._board.excuse(handle.worker)
         self._losses.append(Loss(handle.worker, cause, slot, torn, reported))
 

@@ -23,12 +23,18 @@ _THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-# The path comes as an argument because `-m` would look in the current folder first, which is anybody's.
+# The path comes as an argument, and what Python itself puts first goes before anything is imported: it is the current
+# folder, which is anybody's.
 _BOOTSTRAP = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "import sys; del sys.path[0]; import json; sys.path[:] = json.loads(sys.argv[2]); "
     "from clusterenv.node.forkserver import main; main(int(sys.argv[1]))"
 )
 _SERVER_END_S = 2.0
+
+
+def search_path() -> list[str]:
+    """Where the head looks for modules. Some tools put things there that are no text; only they can read them."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
 
 
 class Exit(NamedTuple):
@@ -36,12 +42,12 @@ class Exit(NamedTuple):
 
     token: int
     status: int
-    with_server: bool = False
+    reason: str = ""
 
     def describe(self) -> str:
         """The end in words."""
-        if self.with_server:
-            return f"the fork server ended with exit code {self.status}; its own words are on stderr"
+        if self.reason:
+            return self.reason
         if self.status >= 0:
             return f"its process ended with exit code {self.status}"
         try:
@@ -78,7 +84,7 @@ class Supervisor:
         with theirs:
             try:
                 self._server = subprocess.Popen(
-                    [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), json.dumps(sys.path)],
+                    [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), json.dumps(search_path())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     env=environment,
@@ -155,7 +161,7 @@ class Supervisor:
                 self._pids[message["token"]] = message["pid"]
             else:
                 self._pids.pop(message["token"], None)
-                self._exits[message["token"]] = Exit(message["token"], message["status"])
+                self._exits[message["token"]] = Exit(message["token"], message["status"], message.get("error", ""))
 
     def _server_is_gone(self) -> None:
         # The kernel kills every worker with it.
@@ -163,6 +169,7 @@ class Supervisor:
             status = self._server.wait(_SERVER_END_S)
         except subprocess.TimeoutExpired:
             status = -signal.SIGKILL
+        reason = f"the fork server ended with exit code {status}; its own words are on stderr"
         for token in range(1, self._tokens + 1):
-            self._exits.setdefault(token, Exit(token, status, with_server=True))
+            self._exits.setdefault(token, Exit(token, status, reason))
         self._pids.clear()

@@ -98,7 +98,7 @@ class Arena:
         self.words = memoryview(control.data)
         self.bell = memoryview(bell.data)
         self.words_address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        self._bell_address = self.words_address + control.nbytes
+        self.bell_address = self.words_address + control.nbytes
 
     @classmethod
     def create(cls, spec: ArenaSpec) -> Arena:
@@ -144,7 +144,7 @@ class Arena:
 
     def bell_signal(self, *, spare_core: bool) -> Signal:
         """The bell that any worker rings when slots are ready; the head sleeps on it, and says so on the next line."""
-        return Signal(self.bell, 0, _WORDS, self._bell_address, spare_core=spare_core)
+        return Signal(self.bell, 0, _WORDS, self.bell_address, spare_core=spare_core)
 
     def _take(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         # By its text, which gives NumPy's one object for the dtype; a pickled one is only equal to it, and the block
@@ -154,6 +154,11 @@ class Arena:
         array = np.frombuffer(self._memory, dtype=kind, count=count, offset=self._offset).reshape(shape)
         self._offset += _padded(array.nbytes)
         return array
+
+
+def next_count(count: int) -> int:
+    """The number after `count` in a control word, which runs over as 32-bit numbers do."""
+    return count + 1 if count < 2**31 - 1 else -(2**31)
 
 
 def layout_size(spec: ArenaSpec) -> int:

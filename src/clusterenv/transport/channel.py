@@ -49,6 +49,8 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._expected: int | None = None  # the size of the message that is being received
+        self._begin()
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
 
@@ -81,10 +83,15 @@ class Channel:
         return pickle.loads(self.receive_packed(limit_s))
 
     def receive_packed(self, limit_s: float | None) -> bytearray:
-        """The next message, still pickled."""
+        """The next message, still pickled. If it is interrupted, the next call goes on where this one stopped."""
         end = None if limit_s is None else time.monotonic() + limit_s
-        (size,) = _HEADER.unpack(self._read(_HEADER.size, end))
-        return self._read(size, end)
+        if self._expected is None:
+            self._expected = _HEADER.unpack(self._read(_HEADER.size, end))[0]
+            self._begin()
+        message = self._read(self._expected, end)
+        self._expected = None
+        self._begin()
+        return message
 
     def send_fd(self, fd: int, limit_s: float | None) -> None:
         """Hand a descriptor to the other side."""
@@ -114,19 +121,23 @@ class Channel:
         """Close this end."""
         self._socket.close()
 
+    def _begin(self) -> None:
+        self._data, self._got = bytearray(), 0
+
     def _read(self, size: int, end: float | None) -> bytearray:
-        data = bytearray(size)
-        view, got = memoryview(data), 0
-        while got < size:
+        if len(self._data) != size:
+            self._data = bytearray(size)
+        view = memoryview(self._data)
+        while self._got < size:
             limit = None if end is None else max(end - time.monotonic(), 0.001)
             try:
                 self._socket.settimeout(limit)
-                count = self._socket.recv_into(view[got:])
+                count = self._socket.recv_into(view[self._got :])
             except TimeoutError:
-                raise ChannelTimeout(f"{got} of {size} bytes arrived in time") from None
+                raise ChannelTimeout(f"{self._got} of {size} bytes arrived in time") from None
             except OSError as error:
                 raise ChannelClosed(str(error)) from error
             if count == 0:
                 raise ChannelClosed("the other side is gone")
-            got += count
-        return data
+            self._got += count
+        return self._data

@@ -17,6 +17,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from clusterenv import spaces
 from clusterenv.cluster.restart import fresh_seed
+from clusterenv.errors import words_of
 from clusterenv.transport.arena import Word
 from clusterenv.worker.describe import BlockDescription, describe_envs
 from clusterenv.worker.report import BuildError, Report, failure_of
@@ -218,7 +219,7 @@ class EnvBlock:
             recovered = self._reset_lost(row, report)
         self._reward[row], self._terminated[row], self._truncated[row] = 0.0, False, True
         self._done[row] = self._mode is AutoresetMode.NEXT_STEP
-        report.infos.append((slot, {"worker_lost": True, "env_error": f"{type(error).__name__}: {error}"}))
+        report.infos.append((slot, {"worker_lost": True, "env_error": f"{type(error).__name__}: {words_of(error)}"}))
 
     def _reset_lost(self, row: int, report: Report) -> bool:
         """With autoreset in the same step, a fresh environment shows its first observation at once."""
@@ -290,7 +291,7 @@ def _set_attr(env: Env, name: str, value: Any) -> None:
 def _explained(error: Exception) -> Exception:
     """Python's words for a step() with the wrong number of results, made clearer. Other errors pass."""
     ours = error.__traceback__ is not None and error.__traceback__.tb_next is None
-    if ours and "unpack" in str(error):
+    if ours and "unpack" in words_of(error):
         clearer = f"step() must return (observation, reward, terminated, truncated, info): {error}"
         return TypeError(clearer).with_traceback(error.__traceback__)
     return error

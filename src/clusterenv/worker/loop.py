@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterenv.errors import ResultError
-from clusterenv.transport.arena import Arena, Command, Word
+from clusterenv.transport.arena import Arena, Command, Word, next_count
 from clusterenv.transport.channel import Channel, ChannelClosed, pack
 from clusterenv.transport.wake import fence
 from clusterenv.worker.report import BuildError, Failure, Report, failure_of
@@ -60,13 +60,20 @@ class Binding:
     fresh_seeds: tuple[int | None, ...] | None  # given to the replacement of a lost worker
 
 
+SETUP = -1  # in place of a request number: the answer to the set-up
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a message: a value, or what went wrong."""
+    """The answer to a message: a value, or what went wrong.
+
+    It names the request that it answers, so that an answer which nobody waits for any more is known as such.
+    """
 
     value: Any = None
     failure: Failure | None = None
     error: str | None = None
+    request: int = SETUP
 
 
 def main(sock: socket.socket) -> None:
@@ -98,7 +105,7 @@ def _build(channel: Channel, setup: Setup) -> Block | None:
     except BuildError as error:
         channel.send(Reply(failure=error.failure), None)
     except Exception as error:  # a factory that cannot be unpickled, a space that cannot be pickled
-        channel.send(Reply(error="".join(failure_of(error, -1, "build").traceback)), None)
+        channel.send(Reply(error=failure_of(error, -1, "build").traceback), None)
     return None
 
 
@@ -120,6 +127,7 @@ class WorkerLoop:
         # The bell takes a value that no worker has written before: the workers count up in separate residue classes.
         self._ring, self._ring_step = worker, arena.spec.num_workers
         self._row_s = 0.0
+        self._object_actions: dict[int, Any] = {}
         self._messages: dict[str, Callable[..., Any]] = {
             "reset": block.reset,
             "call": block.call,
@@ -183,14 +191,18 @@ class WorkerLoop:
     def _actions(self, rows: list[int]) -> Sequence[Any]:
         if self._arena.action:
             return self._block.actions(rows)
-        actions: list[Any] = self._channel.receive(None)  # a space that fits no array: the values come as a message
-        return actions
+        # A space that fits no array: the actions come as messages, by row. There may be several if slots were sent
+        # while we were at work.
+        waiting = self._object_actions
+        while not all(row in waiting for row in rows):
+            waiting.update(self._channel.receive(None))
+        return [waiting.pop(row) for row in rows]
 
     def _show(self, rows: list[int], packed: bytes | None) -> None:
         # The head looks at `have` first and at FRAMES then, so FRAMES is written first. The message itself follows
         # after the head is awake: a large one fills the socket, and then the head must be there to read it.
         if packed:
-            self._words[self._frames] = (self._words[self._frames] + 1) & 0x7FFFFFFF
+            self._words[self._frames] = next_count(self._words[self._frames])
         if len(rows) == len(self._have):
             self._have[:] = self._want
         else:
@@ -214,24 +226,24 @@ class WorkerLoop:
         name, arguments = self._channel.receive(None)
         if name == "close":
             self._block.close()
-            self._channel.send(Reply(), None)
+            self._channel.send(Reply(request=request), None)
             return False
-        packed = self._answer_message(name, arguments)
+        packed = self._answer_message(request, name, arguments)
         self._words[self._done] = request
         self._channel.send_packed(packed, None)
         return True
 
-    def _answer_message(self, name: str, arguments: tuple[Any, ...]) -> bytes:
+    def _answer_message(self, request: int, name: str, arguments: tuple[Any, ...]) -> bytes:
         try:
             value = self._messages[name](*arguments)
         except BuildError as error:
-            return pack(Reply(failure=error.failure))
+            return pack(Reply(failure=error.failure, request=request))
         try:
-            return pack(Reply(value))
+            return pack(Reply(value, request=request))
         except ResultError as error:
             if isinstance(value, Report):
-                return pack(Reply(_packable(value)))
-            return pack(Reply(error=f"the result of {arguments[1]!r} {error}"))
+                return pack(Reply(_packable(value), request=request))
+            return pack(Reply(error=f"the result of {arguments[1]!r} {error}", request=request))
 
 
 def _packable(report: Report) -> Report:

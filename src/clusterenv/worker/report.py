@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 import pickle
 import traceback
@@ -10,10 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
+from clusterenv.errors import words_of
+
 if TYPE_CHECKING:
     from types import TracebackType
 
     import numpy.typing as npt
+
+_logger = logging.getLogger(__name__)
 
 _OURS = str(pathlib.Path(__file__).parent)
 
@@ -96,8 +101,8 @@ def _portable(error: Exception) -> Exception:
         error = error.with_traceback(None)
         error.__cause__ = error.__context__ = None
         pickle.loads(cloudpickle.dumps(error))
-        return (
-            error if len(str(error)) <= _MAX_TEXT else RuntimeError(f"{type(error).__name__}: {str(error)[:_MAX_TEXT]}")
-        )
-    except Exception:  # any constructor may fail here, in any way
-        return RuntimeError(f"{type(error).__name__}: {str(error)[:_MAX_TEXT]}")
+        if len(str(error)) <= _MAX_TEXT:
+            return error
+    except Exception as problem:  # any constructor may fail here, in any way
+        _logger.debug("an exception cannot travel: %r", problem)
+    return RuntimeError(f"{type(error).__name__}: {words_of(error)[:_MAX_TEXT]}")

@@ -82,7 +82,8 @@ class VectorBlock:
             observation, reward, terminated, truncated, infos = self._envs.step(
                 spaces.assemble(self._action_space, parts)
             )
-            self._store(observation, reward, terminated, truncated)
+            self._store_observation(observation)
+            self._reward[:], self._terminated[:], self._truncated[:] = reward, terminated, truncated
             return self._reported(rows, infos)
         except Exception as error:  # the user's code
             # One environment holds all rows, so there is no single one to put in its place.
@@ -101,8 +102,9 @@ class VectorBlock:
         seed = _together([known.get(row) for row in range(len(self.slots))])
         try:
             observation, infos = self._envs.reset(seed=seed, options=options)
-            zeros = np.zeros(len(self.slots))
-            self._store(observation, zeros, zeros, zeros)
+            self._store_observation(observation)
+            which = list(rows)
+            self._reward[which], self._terminated[which], self._truncated[which] = 0.0, False, False
             return self._reported(rows, infos)
         except Exception as error:  # the user's code
             return Report(failures=[failure_of(error, self.slots.start, "reset")])
@@ -126,11 +128,10 @@ class VectorBlock:
         except Exception:  # the user's code
             _logger.warning("a vectorised environment raised in close()", exc_info=True)
 
-    def _store(self, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
+    def _store_observation(self, observation: Any) -> None:
         parts = spaces.take_apart(self._observation_space, observation)
         for array, part in zip(self._observation, parts, strict=True):
             array[...] = spaces.fitted(part, array.shape, array.dtype)
-        self._reward[:], self._terminated[:], self._truncated[:] = reward, terminated, truncated
 
     def _reported(self, rows: Sequence[int], infos: dict[str, Any]) -> Report:
         if not infos:

@@ -1,0 +1,274 @@
+"""as_sb3: what Stable-Baselines3 finds, against its own DummyVecEnv."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
+from tests.env.kit import SpaceEnv, WalkEnv, assert_same
+from tests.zoo import CountingEnv, counting
+
+from clusterenv.errors import ConfigError
+
+vec_env = pytest.importorskip("stable_baselines3.common.vec_env", reason="needs stable-baselines3")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterenv import ClusterEnv
+
+    Make = Callable[..., ClusterEnv]
+
+
+class Statistics(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Shares a part of its name with RecordEpisodeStatistics, and nothing else."""
+
+
+def sb3(make: Make, factories: list[Any], **kwargs: Any) -> Any:
+    """Our batch as Stable-Baselines3 sees it."""
+    return make(factories, autoreset_mode="SameStep", **kwargs).as_sb3()
+
+
+def limited(num_envs: int, length: int = 5, limit: int = 3) -> list[Any]:
+    """Counting environments that a time limit cuts off in every slot but the first."""
+    return [_limited(slot, length, limit if slot else length + 1) for slot in range(num_envs)]
+
+
+def _limited(slot: int, length: int, limit: int) -> Callable[[], Any]:
+    return lambda: TimeLimit(CountingEnv(slot, length, infos=True), limit)
+
+
+def plain(value: Any) -> Any:
+    """Infos with NumPy scalars as Python numbers: the batch holds them in arrays."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+# The same answers.
+
+
+def test_a_run_is_that_of_dummy_vec_env(make: Make) -> None:
+    ours, theirs = sb3(make, [WalkEnv] * 3), vec_env.DummyVecEnv([WalkEnv] * 3)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    assert ours.num_envs == theirs.num_envs
+    for envs in (ours, theirs):
+        envs.seed(4)
+    assert_same(ours.reset(), theirs.reset())
+    assert_same(plain(ours.reset_infos), plain(theirs.reset_infos))
+    ours.action_space.seed(0)
+    ends = 0
+    for _ in range(60):
+        actions = np.stack([ours.action_space.sample() for _ in range(3)])
+        one, other = ours.step(actions), theirs.step(actions)
+        assert_same(one[:3], other[:3])
+        assert_same(plain(one[3]), plain(other[3]))
+        ends += int(one[2].sum())
+    assert ends > 10
+
+
+def test_infos_of_the_reset_stay_out_of_the_infos_of_the_last_step(make: Make) -> None:
+    envs = sb3(make, counting(2, length=2, infos=True))
+    envs.reset()
+    assert envs.reset_infos == [{"started": True}] * 2
+    envs.step(np.array([1, 2]))
+    infos = envs.step(np.array([1, 2]))[3]
+    for slot, info in enumerate(infos):
+        assert info.keys() == {"action", "terminal_observation", "TimeLimit.truncated"}
+        assert info["action"] == slot + 1
+    assert envs.reset_infos == [{"started": True}] * 2
+
+
+def test_terminal_observation_and_time_limit(make: Make) -> None:
+    envs = sb3(make, limited(2))
+    observations = envs.reset()
+    np.testing.assert_array_equal(observations, [[0, 0], [1, 0]])
+    for _ in range(2):
+        _, _, dones, infos = envs.step(np.array([1, 1]))
+        assert not dones.any()
+        assert all("terminal_observation" not in info for info in infos)
+        assert not any(info["TimeLimit.truncated"] for info in infos)
+    observations, rewards, dones, infos = envs.step(np.array([1, 1]))
+    np.testing.assert_array_equal(observations, [[0, 3], [1, 0]])
+    assert rewards.dtype == np.float32
+    np.testing.assert_array_equal(dones, [False, True])
+    assert infos[1]["TimeLimit.truncated"] is True
+    np.testing.assert_array_equal(infos[1]["terminal_observation"], [1, 3])
+    envs.step(np.array([1, 1]))
+    _, _, dones, infos = envs.step(np.array([1, 1]))
+    assert dones[0]
+    assert infos[0]["TimeLimit.truncated"] is False
+    np.testing.assert_array_equal(infos[0]["terminal_observation"], [0, 5])
+
+
+def test_dict_observations(make: Make) -> None:
+    space = spaces.Dict(a=spaces.Box(0, 1, (2,)), b=spaces.Discrete(3))
+    factories = [lambda: SpaceEnv(space)] * 2
+    ours, theirs = sb3(make, factories), vec_env.DummyVecEnv(factories)
+    for envs in (ours, theirs):
+        envs.seed(1)
+    assert_same(dict(ours.reset()), dict(theirs.reset()))
+    for _ in range(5):
+        one, other = ours.step(np.array([1, 2])), theirs.step(np.array([1, 2]))
+        assert_same(dict(one[0]), dict(other[0]))
+        np.testing.assert_array_equal(one[2], other[2])
+        for mine, reference in zip(one[3], other[3], strict=True):
+            if "terminal_observation" in reference:
+                assert_same(dict(mine["terminal_observation"]), dict(reference["terminal_observation"]))
+
+
+def test_observations_are_copies(make: Make) -> None:
+    envs = sb3(make, counting(2))
+    first = envs.reset()
+    second = envs.step(np.array([0, 0]))[0]
+    envs.step(np.array([0, 0]))
+    np.testing.assert_array_equal(first[:, 1], [0, 0])
+    np.testing.assert_array_equal(second[:, 1], [1, 1])
+
+
+# Seeds and options.
+
+
+def test_a_seed_is_used_once(make: Make) -> None:
+    envs = sb3(make, counting(3))
+    assert list(envs.seed(7)) == [7, 8, 9]
+    envs.reset()
+    assert envs.get_attr("last_seed") == [7, 8, 9]
+    envs.env_method("__setattr__", "last_seed", None)
+    envs.reset()
+    assert envs.get_attr("last_seed") == [None, None, None]
+
+
+def test_options_are_used_once(make: Make) -> None:
+    envs = sb3(make, counting(2))
+    envs.set_options({"level": 2})
+    envs.reset()
+    assert envs.get_attr("last_options") == [{"level": 2}] * 2
+    envs.reset()
+    assert envs.get_attr("last_options") == [None, None]
+
+
+def test_options_by_environment_are_refused_if_they_differ(make_here: Make) -> None:
+    envs = sb3(make_here, counting(2))
+    envs.set_options([{"level": 2}, {"level": 2}])
+    envs.reset()
+    assert envs.get_attr("last_options") == [{"level": 2}] * 2
+    envs.set_options([{"level": 2}, {"level": 3}])
+    with pytest.raises(ConfigError, match="options"):
+        envs.reset()
+
+
+# Calls by index.
+
+
+def test_get_and_set_attributes_by_index(make: Make) -> None:
+    envs = sb3(make, counting(3))
+    assert envs.get_attr("slot") == [0, 1, 2]
+    assert envs.get_attr("slot", indices=1) == [1]
+    assert envs.get_attr("slot", indices=[2, 0]) == [2, 0]
+    envs.set_attr("length", 4, indices=[0, 2])
+    assert envs.get_attr("length") == [4, 10, 4]
+    envs.set_attr("plan", [1, 2])
+    assert envs.get_attr("plan") == [[1, 2]] * 3, "a list is one value, as in Stable-Baselines3"
+
+
+def test_methods_by_index(make: Make) -> None:
+    envs = sb3(make, counting(3))
+    assert envs.env_method("double", 4) == [8, 8, 8]
+    assert envs.env_method("double", value=4, indices=[1]) == [8]
+    assert envs.env_method("double", 4, indices=2) == [8]
+
+
+def test_has_attr_does_not_call(make: Make) -> None:
+    envs = sb3(make, counting(2))
+    assert envs.has_attr("slot")
+    assert envs.has_attr("double"), "a method with an argument"
+    assert not envs.has_attr("no_such_thing")
+
+
+def test_wrappers_are_known_by_their_class(make: Make) -> None:
+    envs = sb3(make, [lambda: RecordEpisodeStatistics(CountingEnv())] * 2)
+    assert envs.env_is_wrapped(RecordEpisodeStatistics) == [True, True]
+    assert envs.env_is_wrapped(RecordEpisodeStatistics, indices=[1]) == [True]
+    assert envs.env_is_wrapped(TimeLimit) == [False, False]
+    assert envs.env_is_wrapped(Statistics) == [False, False], "only its name is a part of the other's"
+
+
+def test_images(make: Make) -> None:
+    envs = sb3(make, counting(2, render_mode="rgb_array"))
+    assert envs.render_mode == "rgb_array"
+    envs.reset()
+    images = envs.get_images()
+    assert_same(list(images), [np.full((2, 2, 3), slot, dtype=np.uint8) for slot in range(2)])
+    assert envs.render(mode="rgb_array").shape[2] == 3
+
+
+# The rest of Stable-Baselines3.
+
+
+def test_vec_monitor_counts_episodes(make: Make) -> None:
+    envs = vec_env.VecMonitor(sb3(make, counting(2, length=3)))
+    envs.reset()
+    for _ in range(3):
+        _, _, dones, infos = envs.step(np.array([1, 2]))
+    assert dones.all()
+    assert [(info["episode"]["r"], info["episode"]["l"]) for info in infos] == [(3.0, 3), (6.0, 3)]
+
+
+def test_vec_normalize_and_frame_stack(make_here: Make) -> None:
+    envs = vec_env.VecFrameStack(vec_env.VecNormalize(sb3(make_here, [WalkEnv] * 2)), n_stack=3)
+    assert envs.reset().shape == (2, 9)
+    for _ in range(30):
+        observations, _, _, _ = envs.step(np.zeros((2, 3), np.float32))
+    assert np.isfinite(observations).all()
+
+
+def test_check_nan(make_here: Make) -> None:
+    envs = vec_env.VecCheckNan(sb3(make_here, [WalkEnv] * 2), raise_exception=True)
+    envs.reset()
+    envs.step(np.zeros((2, 3), np.float32))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_ppo_learns_a_little(make: Make) -> None:
+    from stable_baselines3 import PPO
+
+    envs = vec_env.VecMonitor(sb3(make, [lambda: gymnasium.make("CartPole-v1")] * 4))
+    model = PPO("MlpPolicy", envs, n_steps=32, batch_size=64, n_epochs=2, seed=1, device="cpu")
+    model.learn(total_timesteps=384)
+    assert model.num_timesteps == 384
+    episodes = list(model.ep_info_buffer or ())
+    assert len(episodes) > 4
+    assert all(8 <= episode["r"] == episode["l"] <= 500 for episode in episodes)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_ppo_learns_the_same_as_on_dummy_vec_env(make_local: Make) -> None:
+    from stable_baselines3 import PPO
+
+    factories = [lambda: gymnasium.make("CartPole-v1")] * 4
+    weights = []
+    for envs in (sb3(make_local, factories), vec_env.DummyVecEnv(factories)):
+        model = PPO("MlpPolicy", envs, n_steps=32, batch_size=64, n_epochs=2, seed=1, device="cpu")
+        model.learn(total_timesteps=256)
+        weights.append(model.policy.state_dict()["action_net.weight"].numpy())
+    np.testing.assert_array_equal(weights[0], weights[1])
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
+def test_other_autoreset_modes_are_refused(make_here: Make, mode: str) -> None:
+    with pytest.raises(ConfigError, match="SameStep"):
+        make_here(counting(2), autoreset_mode=mode).as_sb3()
+
+
+def test_close_closes_the_batch(make: Make) -> None:
+    batch = make(counting(2), autoreset_mode="SameStep")
+    batch.as_sb3().close()
+    assert batch.closed

@@ -1,0 +1,170 @@
+"""Ctrl-C in a call, and the batch goes on being used: as in a notebook, or under a handler that saves and continues."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from tests.faults.kit import LIMIT_S, Gate, GatedEnv, OnceEnv, actions, batch, ended, kill
+from tests.zoo import counting, wait_until
+
+from clusterenv import Timeouts
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Callable, Iterator
+
+    from clusterenv import ClusterEnv
+
+
+@pytest.fixture
+def gate(tmp_path: pathlib.Path) -> Gate:
+    return Gate(tmp_path)
+
+
+@contextlib.contextmanager
+def interrupted_when(moment: Callable[[], Any]) -> Iterator[None]:
+    """Ctrl-C comes, in the middle of the body, once `moment` has returned."""
+
+    def interrupt() -> None:
+        moment()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    thread.join()
+
+
+def goes_on(envs: ClusterEnv) -> None:
+    """After a reset, values are those of their own step, slot and call."""
+    count = envs.num_envs
+    assert envs.reset(seed=3)[0].tolist() == [[slot, 0] for slot in range(count)]
+    for number in (1, 2):
+        assert envs.step(actions(envs))[0].tolist() == [[slot, number] for slot in range(count)]
+        assert envs.call("double", float(number)) == (2.0 * number,) * count
+        assert envs.get_attr("slot") == tuple(range(count))
+    assert envs.get_attr("last_seed") == tuple(range(3, 3 + count))
+
+
+def gated(gate: Gate, **kwargs: Any) -> list[Callable[[], GatedEnv]]:
+    """Four slots that know the gate; slot 1 is the one that waits there."""
+    fns = [gate.env(slot, waits=-1, patient=False) for slot in range(4)]
+    fns[1] = gate.env(1, **kwargs)
+    return fns
+
+
+def test_in_a_step(gate: Gate) -> None:
+    with batch(gated(gate)) as envs:
+        envs.reset(seed=1)
+        with interrupted_when(gate.wait):
+            envs.step(actions(envs))
+        gate.open()
+        goes_on(envs)
+
+
+def test_in_a_step_that_is_then_waited_for(gate: Gate) -> None:
+    with batch(gated(gate)) as envs:
+        envs.reset(seed=1)
+        with interrupted_when(gate.wait):
+            envs.step(actions(envs))
+        gate.open()
+        assert envs.step_wait()[0].tolist() == [[slot, 1] for slot in range(4)]
+        goes_on(envs)
+
+
+def test_in_recv(gate: Gate) -> None:
+    with batch(gated(gate)) as envs:
+        envs.reset(seed=1)
+        envs.send(actions(envs))
+        with interrupted_when(gate.wait):
+            envs.recv(min_slots=4)
+        gate.open()
+        observations, _, _, _, infos = envs.recv(min_slots=4)
+        assert sorted(map(tuple, observations.tolist())) == [(slot, 1) for slot in range(4)]
+        assert sorted(infos["env_id"].tolist()) == [0, 1, 2, 3]
+        goes_on(envs)
+
+
+@pytest.mark.parametrize("what", ["reset", "call"])
+def test_when_some_have_answered_and_some_have_not(what: str, gate: Gate) -> None:
+    # The other worker answers at once. Its answer must not be forgotten, or it is waited for and the worker is lost.
+    with batch(gated(gate, in_reset=True, waits=-1), timeouts=Timeouts(call_s=3.0, reset_s=3.0)) as envs:
+        if what == "call":
+            gate.open()
+            envs.reset(seed=1)
+            gate.close()
+        pids = envs.worker_pids()
+        with interrupted_when(gate.wait):
+            if what == "reset":
+                envs.reset(seed=1)
+            else:
+                envs.call("wait_at_gate", 7)
+        gate.open()
+        goes_on(envs)
+        assert envs.worker_pids() == pids, "nobody was lost"
+
+
+def test_in_a_call(gate: Gate) -> None:
+    with batch([gate.env(slot, waits=-1) for slot in range(4)]) as envs:
+        envs.reset(seed=1)
+        with interrupted_when(gate.wait):
+            envs.call("wait_at_gate", 7)
+        gate.open()
+        goes_on(envs)
+
+
+def test_in_a_call_that_is_then_waited_for(gate: Gate) -> None:
+    with batch([gate.env(slot, waits=-1) for slot in range(4)]) as envs:
+        envs.reset(seed=1)
+        with interrupted_when(gate.wait):
+            envs.call("wait_at_gate", 7)
+        gate.open()
+        assert envs.call_wait() == (7, 7, 7, 7)
+        goes_on(envs)
+
+
+def test_in_set_attr_no_later_call_takes_its_reply(gate: Gate) -> None:
+    with batch([gate.env(slot, waits=-1) for slot in range(4)]) as envs:
+        envs.reset(seed=1)
+        with interrupted_when(gate.wait):
+            envs.set_attr("at_gate", 5)
+        gate.open()
+        # Whether it is refused until a reset or simply right: never the reply to something else.
+        with contextlib.suppress(Exception):
+            assert envs.call("double", 2.0) == (4.0,) * 4
+        goes_on(envs)
+        assert envs.call("double", 2.0) == (4.0,) * 4
+
+
+def test_while_a_replacement_is_built(tmp_path: pathlib.Path, gate: Gate) -> None:
+    note = str(tmp_path / "note")
+    fns = counting(4)
+    fns[1] = gate.env(1, in_build=note, waits=-1)
+    with batch(fns) as envs:
+        envs.reset(seed=1)
+        kill(envs, 0)
+        (tmp_path / "note").touch()  # from here on a build waits at the gate
+        envs.step(actions(envs))
+        with interrupted_when(gate.wait):
+            envs.step(actions(envs))
+        gate.open()
+        goes_on(envs)
+
+
+def test_in_close_a_second_close_ends_everything(tmp_path: pathlib.Path) -> None:
+    note = tmp_path / "note"
+    fns = counting(4)
+    fns[1] = lambda: OnceEnv(1, "hang", str(note), at="close")
+    with batch(fns) as envs:
+        envs.reset(seed=1)
+        workers = [psutil.Process(pid) for pid in envs.worker_pids() if pid is not None]
+        with interrupted_when(lambda: wait_until(note.exists, LIMIT_S)):
+            envs.close(timeout=LIMIT_S)
+        envs.close()
+        wait_until(lambda: all(ended(worker) for worker in workers), LIMIT_S)

@@ -1,0 +1,94 @@
+"""Environments with bad manners (reliability.md 7 B): what they do to their process stays in it."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+from tests.faults.envs import HABITS, RudeEnv
+from tests.faults.kit import LIMIT_S, actions, batch, each, ended
+from tests.zoo import CountingEnv, wait_until
+
+from clusterenv import ClusterEnv, Timeouts
+
+if TYPE_CHECKING:
+    import pathlib
+
+
+def umask() -> int:
+    current = os.umask(0o77)
+    os.umask(current)
+    return current
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_habit_harms_neither_the_values_nor_the_head_nor_the_end(
+    habit: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    random.seed(5)
+    np.random.seed(5)
+    before = (os.getcwd(), umask(), random.getstate(), os.environ.copy())
+    fns = [lambda: RudeEnv(0, habit), lambda: CountingEnv(1), lambda: CountingEnv(2), lambda: CountingEnv(3)]
+    envs = ClusterEnv(fns, cluster="local:2", timeouts=Timeouts(close_s=2.0))
+    workers = [psutil.Process(pid) for pid in envs.worker_pids() if pid is not None]
+    try:
+        envs.reset(seed=1)
+        for number in range(1, 4):
+            observations, _, _, truncated, _ = envs.step(actions(envs))
+            assert observations.tolist() == [[slot, number] for slot in range(4)]
+            assert not truncated.any()
+    finally:
+        envs.close()
+    wait_until(lambda: all(ended(worker) for worker in workers), LIMIT_S)
+    assert (os.getcwd(), umask(), random.getstate(), os.environ.copy()) == before
+    capfd.readouterr()
+
+
+def test_a_replacement_starts_in_a_clean_process(tmp_path: pathlib.Path) -> None:
+    # The fork server has seen nothing of what the lost one did to its process.
+    with batch(each(2, RudeEnv, "changes the folder")) as envs:
+        envs.reset(seed=1)
+        envs.step(actions(envs))
+        assert envs.call("cwd") == ("/", "/")
+        pid = envs.worker_pids()[0]
+        assert pid is not None
+        os.kill(pid, 9)
+        envs.step(actions(envs))
+        assert envs.call("cwd")[0] == os.getcwd()
+
+
+def test_two_environments_of_one_worker_draw_from_their_own_streams() -> None:
+    with batch(each(4, RudeEnv, "seeds the global generators")) as envs:
+        envs.reset(seed=[1, 1, 2, 2])
+        draws = envs.call("draw")
+        assert draws[0] == draws[1]
+        assert draws[2] == draws[3]
+        assert draws[0] != draws[2]
+
+
+def test_what_environments_print_reaches_the_terminal_of_the_head(capfd: pytest.CaptureFixture[str]) -> None:
+    with batch([lambda: RudeEnv(0, "prints control characters")]) as envs:
+        envs.reset(seed=1)
+        envs.step(actions(envs))
+    out, err = capfd.readouterr()
+    assert "from the environment" in out + err
+
+
+@pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
+def test_an_info_with_a_cycle_is_delivered(cluster: str) -> None:
+    with batch(each(2, RudeEnv, "returns an info with a cycle"), cluster=cluster) as envs:
+        envs.reset(seed=1)
+        infos: dict[str, Any] = envs.step(actions(envs))[4]
+        assert infos["cycle"][0][0] is infos["cycle"][0]
+
+
+def test_a_huge_info_is_delivered_whole() -> None:
+    with batch(each(2, RudeEnv, "returns a huge info")) as envs:
+        envs.reset(seed=1)
+        for _ in range(2):
+            infos = envs.step(actions(envs))[4]
+            assert [len(value) for value in infos["huge"]] == [64 * 2**20] * 2

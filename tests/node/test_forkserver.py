@@ -1,0 +1,70 @@
+"""The fork server's own loop, run in this process where a real one cannot be brought into the state."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+from clusterenv.node.forkserver import ForkServer
+
+if TYPE_CHECKING:
+    import pytest
+
+LIMIT_S = 20.0
+
+
+def test_a_fork_that_fails_costs_one_worker_and_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Out of memory or of processes: the workers that run must go on, and the head must learn why this one does not.
+    def no_fork() -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", no_fork)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one, other = socket.socketpair()
+    with ours, theirs, one, other:
+        ours.settimeout(LIMIT_S)
+        errors: list[BaseException] = []
+
+        def serve() -> None:
+            try:
+                ForkServer(theirs).run()
+            except BaseException as error:
+                errors.append(error)
+                theirs.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        for token in (1, 2):
+            socket.send_fds(ours, [json.dumps({"op": "fork", "token": token, "core": None}).encode()], [other.fileno()])
+            answer = ours.recv(4096)
+            assert answer, f"the fork server ended: {errors}"
+            assert json.loads(answer)["token"] == token
+            assert "status" in json.loads(answer)
+        ours.shutdown(socket.SHUT_RDWR)
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+
+
+def test_the_server_ends_when_the_head_hangs_up() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        thread = threading.Thread(target=ForkServer(theirs).run)
+        thread.start()
+        ours.close()
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+
+
+def test_killing_nobody_is_no_error() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        thread = threading.Thread(target=ForkServer(theirs).run)
+        thread.start()
+        ours.send(json.dumps({"op": "kill", "token": 5}).encode())
+        ours.close()
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()

@@ -1,0 +1,222 @@
+"""What a user can set: every wrong value is refused with a message that names it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterenv.config import (
+    MAX_ENVS,
+    MAX_WORKERS,
+    Inproc,
+    Local,
+    OnLoss,
+    Timeouts,
+    check_num_envs,
+    check_seconds,
+    parse_cluster,
+    parse_on_loss,
+    usable_cores,
+)
+from clusterenv.errors import ConfigError, ConfigTypeError
+
+LIMITS = [field.name for field in dataclasses.fields(Timeouts)]
+
+
+# Clusters (rows of reliability.md 7 C).
+
+
+@given(st.integers(1, MAX_WORKERS))
+def test_the_text_of_a_cluster_means_the_cluster(workers: int) -> None:
+    for cluster in (Inproc(workers), Local(workers)):
+        assert parse_cluster(cluster.text) == cluster
+
+
+@pytest.mark.parametrize("cluster", [Inproc(), Inproc(3), Local(2), Local(2, affinity="off", threads=None)])
+def test_typed_clusters_are_taken_as_they_are(cluster: Inproc | Local) -> None:
+    assert parse_cluster(cluster) is cluster
+
+
+def test_without_a_number_there_is_a_worker_per_usable_core() -> None:
+    assert parse_cluster("local") == Local(usable_cores())
+    assert parse_cluster("inproc") == Inproc(1)
+
+
+BAD_TEXTS = {
+    "56-empty": ("", "unknown cluster ''"),
+    "56-unknown scheme": ("slrum:4", "unknown cluster 'slrum:4'"),
+    "56-ssh without a host": ("ssh://", "unknown cluster 'ssh://'"),
+    "56-ssh with an empty host": ("ssh://a,,b", "unknown cluster"),
+    "56-slurm without nodes": ("slurm:nodes=0", "unknown cluster"),
+    "56-no workers": ("local:0", "local:0 must have between 1 and 1024"),
+    "56-no blocks": ("inproc:0", "inproc:0 must have between 1 and 1024"),
+    "56-too many workers": ("local:99999", "local:99999 must have between 1 and 1024"),
+    "56-a number of nine digits": ("local:999999999", "local:999999999"),
+    "56-a number of a thousand digits": ("local:" + "9" * 1000, "cluster='local:9999"),
+    "56-colon without a number": ("local:", "cluster='local:'"),
+    "56-negative": ("local:-1", "cluster='local:-1'"),
+    "56-signed": ("local:+1", "'local:+1'"),
+    "56-fraction": ("local:1.5", "'local:1.5'"),
+    "56-hexadecimal": ("local:0x4", "'local:0x4'"),
+    "56-underscore": ("local:1_0", "'local:1_0'"),
+    "56-two numbers": ("local:1:2", "'local:1:2'"),
+    "56-newline": ("local:4\n", "'local:4\\n'"),
+    "57-space": ("local: 4", "'local: 4'"),
+    "57-leading space": (" local:4", "unknown cluster ' local:4'"),
+    "57-semicolon": ("local:4;rm", "'local:4;rm'"),
+    "57-other digits": ("local:\u0664", "'local:\u0664'"),
+    "57-upper case": ("LOCAL:4", "unknown cluster 'LOCAL:4'"),
+    "57-unicode": ("lo\u0441al:4", "unknown cluster"),
+    "57-300 characters": ("x" * 300, "unknown cluster 'xxx"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), BAD_TEXTS.values(), ids=BAD_TEXTS.keys())
+def test_a_bad_cluster_text_is_refused_by_name(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_cluster(text)
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 300, "the message quotes a long text in part only"
+
+
+def test_a_misspelt_cluster_gets_a_suggestion() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'local'"):
+        parse_cluster("locl")
+
+
+@pytest.mark.parametrize("value", [None, 4, 4.0, ["local"], b"local", object()])
+def test_a_cluster_of_another_type_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigTypeError, match="cluster="):
+        parse_cluster(value)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_cluster_or_a_config_error(text: str) -> None:
+    with contextlib.suppress(ConfigError):
+        assert isinstance(parse_cluster(text), (Inproc, Local))
+
+
+@pytest.mark.parametrize("kind", [Inproc, Local])
+@pytest.mark.parametrize("workers", [-1, MAX_WORKERS + 1, 2.5, "4", None, True, False, 0.0])
+def test_a_bad_number_of_workers_is_refused(kind: type[Inproc | Local], workers: Any) -> None:
+    with pytest.raises(ConfigError, match=str(workers)):
+        kind(workers)
+
+
+def test_zero_blocks_are_refused_but_zero_workers_mean_one_per_core() -> None:
+    with pytest.raises(ConfigError, match="inproc:0"):
+        Inproc(0)
+    assert Local(0) == Local(usable_cores())
+
+
+@pytest.mark.parametrize("affinity", ["on", "", None, 1, ["auto"]])
+def test_a_bad_affinity_is_refused(affinity: Any) -> None:
+    with pytest.raises(ConfigError, match="unknown affinity"):
+        Local(2, affinity=affinity)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "1", True])
+def test_a_bad_number_of_threads_is_refused(threads: Any) -> None:
+    with pytest.raises(ConfigError, match="threads="):
+        Local(2, threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("affinity", "workers", "expected"),
+    [
+        ("auto", 1, [None]),
+        ("auto", 2, [4, 7]),
+        ("auto", 3, [4, 7, 4]),
+        ("pin", 1, [4]),
+        ("off", 3, [None, None, None]),
+    ],
+)
+def test_which_core_a_worker_gets(affinity: Any, workers: int, expected: list[int | None]) -> None:
+    cluster = Local(workers, affinity=affinity)
+    assert [cluster.core_for(worker, [4, 7]) for worker in range(workers)] == expected
+
+
+# Limits (row 26).
+
+BAD_SECONDS = {
+    "zero": 0,
+    "zero as a float": 0.0,
+    "negative": -1.0,
+    "NaN": math.nan,
+    "infinite": math.inf,
+    "minus infinite": -math.inf,
+    "larger than any float": 10**400,
+    "text": "60",
+    "text with a unit": "60 s",
+    "a boolean": True,
+    "a list": [1.0],
+    "complex": 1j,
+}
+
+
+@pytest.mark.parametrize("value", BAD_SECONDS.values(), ids=[f"26-{name}" for name in BAD_SECONDS])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_bad_limit_is_refused_by_name(limit: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"timeouts.{limit}="):
+        Timeouts(**{limit: value})
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("value", [0.001, 1, 3600.0, np.float64(2.5), None])
+def test_good_limits_are_kept(limit: str, value: Any) -> None:
+    assert getattr(Timeouts(**{limit: value}), limit) == value
+
+
+def test_every_limit_is_finite_unless_typed() -> None:
+    assert all(getattr(Timeouts(), limit) is not None for limit in LIMITS)
+
+
+def test_limits_are_named_and_frozen() -> None:
+    with pytest.raises(TypeError):
+        Timeouts(5.0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        Timeouts(silence_s=1.0)  # type: ignore[call-arg]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Timeouts().step_s = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", ["1", True, None, object()])
+def test_the_type_is_named_where_it_is_the_matter(value: Any) -> None:
+    if value is None:
+        assert check_seconds("timeout", value) is None
+        return
+    with pytest.raises(ConfigTypeError, match="timeout="):
+        check_seconds("timeout", value)
+
+
+# The rest.
+
+
+@pytest.mark.parametrize(("value", "count"), [(1, 1), (np.int64(7), 7), (MAX_ENVS, MAX_ENVS)])
+def test_good_numbers_of_environments(value: Any, count: int) -> None:
+    assert check_num_envs(value) == count
+    assert type(check_num_envs(value)) is int
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, 10**9, MAX_ENVS + 1, "4", None, np.float64(4)])
+def test_bad_numbers_of_environments_are_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="num_envs="):
+        check_num_envs(value)
+
+
+@pytest.mark.parametrize("value", ["restart", OnLoss.RESTART])
+def test_on_loss_is_a_text_or_the_enum(value: Any) -> None:
+    assert parse_on_loss(value) is OnLoss.RESTART
+
+
+@pytest.mark.parametrize("value", ["restrat", "", None, 1, ["restart"]])
+def test_a_bad_on_loss_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="unknown on_loss"):
+        parse_on_loss(value)
