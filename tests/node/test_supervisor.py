@@ -160,8 +160,8 @@ def test_a_worker_is_pinned_to_its_core() -> None:
 @pytest.mark.parametrize(("threads", "expected"), [(1, "1"), (3, "3"), (None, "7")])
 def test_thread_variables(threads: int | None, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    with supervisor(threads) as sup:
-        assert server_of(sup).environ()["OMP_NUM_THREADS"] == expected
+    with supervisor(threads) as sup, started(sup) as (token, _):
+        assert psutil.Process(pid_of(sup, token)).environ()["OMP_NUM_THREADS"] == expected
         assert os.environ["OMP_NUM_THREADS"] == "7"
 
 

@@ -19,7 +19,7 @@ from clusterenv.node.handle import WorkerHandle
 from clusterenv.node.starting import raise_start_errors
 from clusterenv.node.supervisor import Supervisor, search_path
 from clusterenv.transport.arena import Command
-from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack
+from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack_by_value
 from clusterenv.transport.wake import check_supported
 from clusterenv.worker.loop import SETUP, Binding, Reply, Setup
 from clusterenv.worker.report import Report
@@ -88,7 +88,9 @@ class LocalNode:
     ) -> None:
         """Wake these workers."""
         if actions is not None:
-            workers = [worker for worker in workers if self._send_packed(self._handles[worker], pack(actions[worker]))]
+            workers = [
+                worker for worker in workers if self._send_packed(self._handles[worker], pack_by_value(actions[worker]))
+            ]
         self._board.ask(workers, command)
 
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
@@ -125,7 +127,7 @@ class LocalNode:
     def post(self, messages: Mapping[int, Message]) -> None:
         """Send each worker its message; each answers with one reply."""
         # Pickle everything before anything is sent: an argument that cannot travel must not leave half a request.
-        packed = {worker: pack((message.name, message.arguments)) for worker, message in messages.items()}
+        packed = {worker: pack_by_value((message.name, message.arguments)) for worker, message in messages.items()}
         for worker, data in packed.items():
             handle = self._handles[worker]
             if not handle.lost and self._send_packed(handle, data):

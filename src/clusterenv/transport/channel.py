@@ -37,11 +37,16 @@ def pack(message: object) -> bytes:
         # Plain pickle is three times faster and enough for infos and arrays.
         return pickle.dumps(message, protocol=5)
     except Exception:
-        try:
-            packed: bytes = cloudpickle.dumps(message, protocol=5)
-        except Exception as error:
-            raise ResultError(f"cannot be sent to another process: {type(error).__name__}: {error}") from error
-        return packed
+        return pack_by_value(message)
+
+
+def pack_by_value(message: object) -> bytes:
+    """Pickle a message for a process that has not loaded the user's main module: what is defined there goes along."""
+    try:
+        packed: bytes = cloudpickle.dumps(message, protocol=5)
+    except Exception as error:
+        raise ResultError(f"cannot be sent to another process: {type(error).__name__}: {error}") from error
+    return packed
 
 
 class Channel:

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from clusterenv import spaces
 from clusterenv.transport.arena import Word
@@ -94,6 +94,11 @@ class VectorBlock:
     def reset(self, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> Report:
         """Reset all rows, or some of them by the `reset_mask` that Gymnasium defines."""
         if len(rows) < len(self.slots):
+            if not _takes_mask(self._envs):
+                error = NotImplementedError(
+                    f"{type(self._envs).__name__} cannot reset some of its rows. Reset all slots of a worker."
+                )
+                return Report(failures=[failure_of(error, self.slots.start, "reset")])
             mask = np.zeros(len(self.slots), dtype=np.bool_)
             mask[list(rows)] = True
             options = {**(options or {}), "reset_mask": mask}
@@ -146,6 +151,14 @@ class VectorBlock:
             return act()
         except Exception as error:  # the user's code
             raise BuildError(failure_of(error, self.slots.start, doing)) from error
+
+
+def _takes_mask(envs: Any) -> bool:
+    """Whether `options["reset_mask"]` means something to this environment; others would reset all their rows."""
+    base = getattr(envs, "unwrapped", envs)
+    if isinstance(base, (SyncVectorEnv, AsyncVectorEnv)) or type(envs).__module__.startswith("envpool"):
+        return True
+    return (getattr(envs, "metadata", None) or {}).get("autoreset_mode") is AutoresetMode.DISABLED
 
 
 def _together(seeds: list[int | None]) -> int | list[int | None] | None:

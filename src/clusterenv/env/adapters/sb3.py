@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,9 +65,13 @@ class Sb3VecEnv(VecEnv):
         observations, rewards, terminated, truncated, infos = self.envs.step_wait()
         listed = self._listed(infos)
         for slot in np.flatnonzero(terminated | truncated).tolist():
-            final = listed[slot].pop("final_info", None) or {}
-            observation = listed[slot].pop("final_obs", None)
-            listed[slot] = {**listed[slot], **final, "terminal_observation": observation}
+            # The infos of the last step go to the user now, those of the reset that followed it are kept apart.
+            began = listed[slot]
+            last = began.pop("final_info", None) or {}
+            listed[slot] = {**last, "terminal_observation": began.pop("final_obs", None)}
+            if "worker_lost" in began:
+                listed[slot]["worker_lost"] = began.pop("worker_lost")
+            self.reset_infos[slot] = began
         for slot, info in enumerate(listed):
             info["TimeLimit.truncated"] = bool(truncated[slot] and not terminated[slot])
         return observations, rewards.astype(np.float32), terminated | truncated, listed
@@ -90,7 +95,13 @@ class Sb3VecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
         """Whether each environment is wrapped by this class."""
-        return [wrapper_class.__name__ in str(env) for env in self.envs.call("__str__", indices=self._slots(indices))]
+        # The text of a wrapped environment names its wrappers from the outside in: <TimeLimit<OrderEnforcing<...>>>.
+        texts = self.envs.call("__str__", indices=self._slots(indices))
+        return [wrapper_class.__name__ in re.split(r"[<>]+", text) for text in texts]
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether every environment has this attribute; it is not read, so a method is not called."""
+        return all(self.envs.call("has_wrapper_attr", attr_name))
 
     def get_images(self) -> Sequence[Any]:
         """What each environment renders."""
