@@ -9,7 +9,10 @@ import multiprocessing
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from clusterenv.cluster.gather import Gather
+from clusterenv.env.infos import rows_of
 from clusterenv.env.observations import Observations
 from clusterenv.env.recovery import Recovery, reset_messages
 from clusterenv.errors import ResultError
@@ -20,7 +23,6 @@ from clusterenv.worker.report import Report
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     import numpy.typing as npt
     from gymnasium import Space
     from gymnasium.vector import AutoresetMode
@@ -131,6 +133,7 @@ class Engine:
             self.node.lose(worker, f"no answer to a step within {self._timeouts.step_s} s")
         self.node.reports()
         for loss in self.node.losses():
+            self.gather.lose(self.node.blocks[loss.worker], reported=True)
             self.recovery.replace(loss.worker)
         self._kept = Report()
         self.gather.forget_requests()
@@ -154,6 +157,8 @@ class Engine:
                 block = self.node.blocks[worker]
                 self._resetting = {s: seed for s, seed in self._resetting.items() if s not in block}
             for loss in self.node.losses():
+                # Slots that are not being reset have lost their environments too: they must show it.
+                self.gather.lose(self.node.blocks[loss.worker], reported=True)
                 self.recovery.go_on_or_raise(loss)
             if self._resetting:
                 self._post_reset()
@@ -241,8 +246,11 @@ class Engine:
         taken = Report()
         for entry in kept.infos:
             (taken if entry[0] in slots else self._kept).infos.append(entry)
-        for batch in kept.block_infos:
-            (taken if int(batch[0][0]) in slots else self._kept).block_infos.append(batch)
+        for batch_slots, infos in kept.block_infos:
+            mine = np.isin(batch_slots, list(slots))
+            for part, rows in ((taken, mine), (self._kept, ~mine)):
+                if rows.any():
+                    part.block_infos.append((batch_slots[rows], rows_of(infos, rows)))
         return taken
 
     def _look_after_workers(self) -> None:

@@ -40,6 +40,18 @@ def select(infos: dict[str, Any], slots: npt.NDArray[np.intp]) -> dict[str, Any]
     return {key: select(value, slots) if isinstance(value, dict) else value[slots] for key, value in infos.items()}
 
 
+def rows_of(infos: dict[str, Any], rows: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    """Some rows of infos that a vectorised block has batched; what is not one value per row is kept whole."""
+    part = {}
+    for key, value in infos.items():
+        if isinstance(value, dict):
+            part[key] = rows_of(value, rows)
+        else:
+            per_row = isinstance(value, np.ndarray) and value.shape[:1] == rows.shape
+            part[key] = value[rows] if per_row else value
+    return part
+
+
 def _add_final_as_029(infos: dict[str, Any], slot: int, info: dict[str, Any], count: int) -> None:
     for key, value in (("final_observation", info["final_obs"]), ("final_info", info["final_info"])):
         if key not in infos:
