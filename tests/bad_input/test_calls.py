@@ -158,10 +158,10 @@ def test_a_bad_reset(envs: ClusterEnv, use: Use, kind: type[Exception], says: st
 
 
 @pytest.mark.parametrize(("actions", "says"), BAD_ACTIONS.values(), ids=BAD_ACTIONS.keys())
-@pytest.mark.parametrize("way", ["step", "step_async", "send"])
-def test_bad_actions(envs: ClusterEnv, actions: Any, says: str, way: str) -> None:
-    with pytest.raises(ActionError, match=says):
-        getattr(envs, way)(actions)
+def test_bad_actions(envs: ClusterEnv, actions: Any, says: str) -> None:
+    for way in (envs.step, envs.step_async, envs.send):
+        with pytest.raises(ActionError, match=says):
+            way(actions)
     is_usable(envs)
 
 
@@ -196,13 +196,20 @@ def test_21_read_only_actions_are_taken_and_left_alone(envs: ClusterEnv) -> None
     assert envs.step(actions)[1].tolist() == [0, 1, 2, 1]
 
 
+class Tensor:
+    """What a tensor on the CPU does when NumPy asks for its values. (Torch itself takes seconds to import.)"""
+
+    def __init__(self, *values: float) -> None:
+        self._values = np.array(values)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self._values
+
+
 def test_21_a_tensor_is_taken(envs: ClusterEnv) -> None:
-    torch = pytest.importorskip("torch")
-    assert envs.step(torch.tensor([0, 1, 2, 1]))[1].tolist() == [0, 1, 2, 1]
-    with pytest.raises(ActionError, match="float32"):
-        envs.step(torch.ones(4))
-    with pytest.raises(ActionError, match="meta"):
-        envs.step(torch.ones(4, dtype=torch.int64, device="meta"))
+    with pytest.raises(ActionError, match="float64"):
+        envs.step(Tensor(0.0, 1.0, 2.0, 1.0))
+    assert envs.step(Tensor(0, 1, 2, 1))[1].tolist() == [0, 1, 2, 1]
 
 
 @pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
@@ -238,11 +245,11 @@ def test_21_actions_of_a_dictionary(cluster: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
-@pytest.mark.parametrize("way", ["step", "step_async", "send"])
-def test_20_a_step_before_the_first_reset(cluster: str, way: str) -> None:
+def test_20_a_step_before_the_first_reset(cluster: str) -> None:
     with batch(counting(4), cluster=cluster) as envs:
-        with pytest.raises(ResetNeeded):
-            getattr(envs, way)([1] * 4)
+        for way in (envs.step, envs.step_async, envs.send):
+            with pytest.raises(ResetNeeded):
+                way([1] * 4)
         assert envs.reset(seed=1)[0].tolist() == [[slot, 0] for slot in range(4)]
         assert envs.step([1] * 4)[0].tolist() == [[slot, 1] for slot in range(4)]
 

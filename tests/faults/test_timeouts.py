@@ -148,10 +148,7 @@ def test_a_reset_that_is_given_up_for_another(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("half", ["step", "reset", "call"])
-@pytest.mark.parametrize(
-    "timeout", [-1.0, math.nan, math.inf, "1", [1]], ids=["negative", "NaN", "inf", "text", "list"]
-)
-def test_a_bad_timeout_is_refused_and_the_call_is_still_under_way(half: str, timeout: Any) -> None:
+def test_a_bad_timeout_is_refused_and_the_call_is_still_under_way(half: str) -> None:
     with batch(counting(2)) as envs:
         envs.reset(seed=1)
         if half == "step":
@@ -160,8 +157,9 @@ def test_a_bad_timeout_is_refused_and_the_call_is_still_under_way(half: str, tim
             envs.reset_async(seed=4)
         else:
             envs.call_async("double", 2.0)
-        with pytest.raises(ConfigError, match="timeout="):
-            getattr(envs, f"{half}_wait")(timeout=timeout)
+        for timeout in (-1.0, math.nan, math.inf, "1", [1]):
+            with pytest.raises(ConfigError, match="timeout="):
+                getattr(envs, f"{half}_wait")(timeout=timeout)
         result = getattr(envs, f"{half}_wait")()
         if half == "call":
             assert result == (4.0, 4.0)

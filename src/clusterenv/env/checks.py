@@ -82,6 +82,14 @@ def slot_indices(indices: object, num_envs: int, *, name: str = "indices") -> np
     return array.astype(np.intp, copy=False)
 
 
+def slot_counts(min_slots: object, max_slots: object, in_flight: int) -> None:
+    """The numbers of slots that `recv` waits for and returns."""
+    if not _is_int(min_slots) or not 1 <= min_slots <= in_flight:  # type: ignore[operator]
+        raise ConfigError(f"min_slots={min_slots!r} must be between 1 and {in_flight}, the slots in flight.")
+    if max_slots is not None and (not _is_int(max_slots) or max_slots < min_slots):  # type: ignore[operator]
+        raise ConfigError(f"max_slots={max_slots!r} must be None, or at least min_slots={min_slots}.")
+
+
 def call_name(name: object) -> str:
     """The name of a method or attribute that may be used by `call`."""
     if not isinstance(name, str) or not name.isidentifier():

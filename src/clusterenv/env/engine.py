@@ -70,6 +70,8 @@ class Engine:
 
     def begin_step(self, actions: Sequence[Any] | None) -> None:
         """Ask every slot for a step. The actions are in the arena, or given one per slot if no array can hold them."""
+        if actions is not None:
+            self.node.check_sendable(actions)
         self.recovery.finish()
         command = Command.STEP
         broken = self.gather.ask_all()
@@ -99,6 +101,8 @@ class Engine:
 
     def send(self, slots: Slots, actions: Sequence[Any] | None) -> None:
         """Ask these slots for a step."""
+        if actions is not None:
+            self.node.check_sendable(actions)
         self.recovery.finish()
         workers, broken = self.gather.ask(slots, time.monotonic())
         if len(broken):

@@ -157,13 +157,14 @@ def _find_spec(id: object) -> EnvSpec:
         raise ConfigError(f"id={id[:40]!r}... ({len(id)} characters) is not an environment id.")
     try:
         return gymnasium.envs.registration._find_spec(id)
-    except ImportError as error:
-        module = id.partition(":")[0]
-        raise ConfigError(f"the module {module!r} of id={id!r} cannot be imported: {error}") from error
     except gymnasium.error.Error as error:
         near = difflib.get_close_matches(id, gymnasium.registry, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"unknown environment id {id!r}.{hint} {error}") from error
+    except Exception as error:  # the module before the colon is the user's code
+        module = id.partition(":")[0]
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"the module {module!r} of id={id!r} cannot be imported: {why}") from error
 
 
 def _vectorization_mode(mode: Any) -> str:

@@ -105,9 +105,9 @@ def check_autoreset_mode(mode: object) -> AutoresetMode:
     if isinstance(mode, AutoresetMode):
         return mode
     known = {choice.value: choice for choice in AutoresetMode} | {choice.name: choice for choice in AutoresetMode}
-    if mode not in known:
+    if not isinstance(mode, str) or mode not in known:
         raise ConfigError(unknown("autoreset_mode", str(mode), [choice.value for choice in AutoresetMode]))
-    return known[str(mode)]
+    return known[mode]
 
 
 def check_timeouts(timeouts: object) -> Timeouts:

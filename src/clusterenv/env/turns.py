@@ -86,6 +86,8 @@ class Turns:
             self.pending, self.abandoned = Pending.NOTHING, False
 
     def need_reset(self) -> None:
-        """Steps need a batch that is whole."""
+        """Steps need a batch that was reset and is whole."""
+        if not self._engine.recovery.was_reset:
+            raise ResetNeeded("The batch was never reset. Call reset() before the first step.")
         if self._engine.recovery.must_reset:
             raise ResetNeeded("An earlier error has broken the batch. Call reset() before the next step.")

@@ -8,7 +8,6 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-import numpy as np
 from gymnasium.error import NoAsyncCallError
 from gymnasium.vector import AutoresetMode, VectorEnv
 
@@ -25,6 +24,7 @@ from clusterenv.worker.vector_block import VectorBlock
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
     from clusterenv.config import Cluster, Timeouts
@@ -346,10 +346,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             in_flight = self._engine.gather.in_flight if self._turns.pending is Pending.NOTHING else 0
             if not in_flight:
                 raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "send")
-            if not isinstance(min_slots, (int, np.integer)) or not 1 <= min_slots <= in_flight:
-                raise ConfigError(f"min_slots={min_slots!r} must be between 1 and {in_flight}, the slots in flight.")
-            if max_slots is not None and max_slots < min_slots:
-                raise ConfigError(f"max_slots={max_slots} must be at least min_slots={min_slots}.")
+            checks.slot_counts(min_slots, max_slots, in_flight)
             limit = check_seconds("timeout", timeout)
             slots, report = self._engine.receive(int(min_slots), max_slots, limit)
             arena = self._engine.arena
@@ -466,8 +463,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """
         if not hasattr(self, "_finalizer"):
             return
+        limit = 0.0 if terminate or timeout == 0 else check_seconds("timeout", timeout) or self._close_s
         self._turns.closed = True
-        self._engine.node.close(0.0 if terminate else self._close_s if timeout is None else timeout)
+        self._engine.node.close(limit)
         self._finalizer.detach()
         pending, self._turns.pending = self._turns.pending, Pending.NOTHING
         if pending is not Pending.NOTHING:  # said last: where warnings are errors, it raises

@@ -61,6 +61,9 @@ class Node(Protocol):
         `actions` holds those that fit no array, by worker and row.
         """
 
+    def check_sendable(self, actions: Sequence[Any]) -> None:
+        """Raise ResultError if these actions cannot reach a worker."""
+
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Wait until these workers have answered or are lost; return those that are late."""
 

@@ -59,6 +59,9 @@ class InprocNode:
                 self._report.extend(block.step(rows, values))
             have[rows] = want[rows]
 
+    def check_sendable(self, actions: Sequence[Any]) -> None:
+        """Anything can be handed over within a process."""
+
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Nothing is ever late here: `request` did the work."""
         return []

@@ -93,6 +93,10 @@ class LocalNode:
             ]
         self._board.ask(workers, command)
 
+    def check_sendable(self, actions: Sequence[Any]) -> None:
+        """Raise ResultError if actions that travel as messages cannot be pickled, before anything is asked for."""
+        pack_by_value(actions)
+
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Wait until these workers have answered or are lost; return those that are late."""
         end = None if limit_s is None else time.monotonic() + limit_s
@@ -252,7 +256,11 @@ class LocalNode:
     def _launch(self, handle: WorkerHandle, limit_s: float | None) -> None:
         channel, theirs = Channel.pair()
         with theirs:
-            token = self._supervisor.start(theirs, self._cluster.core_for(handle.worker, self._cores))
+            try:
+                token = self._supervisor.start(theirs, self._cluster.core_for(handle.worker, self._cores))
+            except BaseException:
+                channel.close()
+                raise
         handle.renew(channel, token)
         setup = Setup(handle.worker, search_path(), self._spare_core, self._builds[handle.worker])
         try:

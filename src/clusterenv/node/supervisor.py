@@ -122,8 +122,10 @@ class Supervisor:
         """The end of a worker, if it has ended; wait for it at most `limit_s`."""
         end = time.monotonic() + limit_s
         self._read()
-        while token not in self._exits and time.monotonic() < end:
+        while token not in self._exits and self._control.fileno() >= 0 and time.monotonic() < end:
             self._read(max(0.0, end - time.monotonic()))
+        if token not in self._exits and self._control.fileno() < 0:
+            return Exit(token, -signal.SIGKILL, "the batch was closed")
         return self._exits.get(token)
 
     def let_go(self) -> None:

@@ -249,7 +249,10 @@ class EnvBlock:
 
     def _build(self, row: int) -> Env:
         try:
-            return self._env_fns[row]()
+            env = self._env_fns[row]()
+            if not all(hasattr(env, name) for name in ("observation_space", "action_space", "step", "reset")):
+                raise TypeError(f"the factory returned {str(env)[:80]!r} ({type(env).__name__}), not an environment")
+            return env
         except Exception as error:  # the user's code
             raise BuildError(failure_of(error, self.slots.start + row, "build")) from error
 
