@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
+
 from tests.zoo import CountingEnv
 
 

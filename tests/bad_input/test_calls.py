@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
+
+from clusterenv import ActionError, ClusterEnv, ConfigError, ConfigTypeError, EnvError, ResultError
 from tests.bad_input.envs import OddResults, SpacedEnv
 from tests.faults.kit import Gate, batch, each
 from tests.zoo import counting
-
-from clusterenv import ActionError, ClusterEnv, ConfigError, ConfigTypeError, EnvError, ResultError
 
 if TYPE_CHECKING:
     import pathlib

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from tests.bad_input.envs import Custom, SpacedEnv
-from tests.zoo import CountingEnv, counting
 
 import clusterenv
 from clusterenv import (
@@ -25,6 +23,8 @@ from clusterenv import (
     SpaceMismatch,
     Timeouts,
 )
+from tests.bad_input.envs import Custom, SpacedEnv
+from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
     import pathlib

@@ -7,9 +7,9 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.zoo import counting
 
 from clusterenv import ClusterEnv
+from tests.zoo import counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces import GraphInstance
+
 from tests.zoo import CountingEnv, wait_until
 
 if TYPE_CHECKING:

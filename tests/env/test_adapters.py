@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
-from tests.env.kit import SpaceEnv, WalkEnv, assert_same
-from tests.zoo import CountingEnv, counting
 
 from clusterenv.errors import ConfigError
+from tests.env.kit import SpaceEnv, WalkEnv, assert_same
+from tests.zoo import CountingEnv, counting
 
 vec_env = pytest.importorskip("stable_baselines3.common.vec_env", reason="needs stable-baselines3")
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import SyncVectorEnv
-from tests.env.kit import LIMIT_S, WalkEnv, assert_same, gated
-from tests.zoo import counting, wait_until
 
 from clusterenv import Timeouts, WorkerLost
+from tests.env.kit import LIMIT_S, WalkEnv, assert_same, gated
+from tests.zoo import counting, wait_until
 
 if TYPE_CHECKING:
     import pathlib

@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from tests.env.kit import ReusingEnv, SpaceEnv, WalkEnv, assert_same, trajectory
-from tests.zoo import CountingEnv, counting
 
 from clusterenv.errors import ConfigError
+from tests.env.kit import ReusingEnv, SpaceEnv, WalkEnv, assert_same, trajectory
+from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

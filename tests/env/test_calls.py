@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit, TransformReward
-from tests.env.kit import WalkEnv, assert_same
-from tests.zoo import CountingEnv, counting
 
 from clusterenv.errors import ConfigError, EnvError, ResultError
+from tests.env.kit import WalkEnv, assert_same
+from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

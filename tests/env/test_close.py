@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError
-from tests.env.kit import LIMIT_S, gated
-from tests.zoo import CountingEnv, counting, wait_until
 
 from clusterenv import ClusterEnv, ConfigError, Timeouts
+from tests.env.kit import LIMIT_S, gated
+from tests.zoo import CountingEnv, counting, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

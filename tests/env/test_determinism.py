@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from tests.env.kit import SpaceEnv, WalkEnv, assert_same, trajectory
 
 from clusterenv import ClusterEnv, Local, make_vec
+from tests.env.kit import SpaceEnv, WalkEnv, assert_same, trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
-from tests.env.kit import SpaceEnv, assert_same
 
 from clusterenv import ClusterEnv
+from tests.env.kit import SpaceEnv, assert_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

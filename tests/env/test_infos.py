@@ -10,10 +10,10 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
-from tests.env.kit import SpaceEnv, assert_same
-from tests.zoo import CountingEnv, counting
 
 from clusterenv.errors import ConfigError, EnvError, ResultError
+from tests.env.kit import SpaceEnv, assert_same
+from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,12 +15,12 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec, VectorizeMode
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit, TransformReward
-from tests.env.kit import WalkEnv, assert_same, trajectory
-from tests.zoo import CountingEnv, counting
 
 import clusterenv
 from clusterenv import ClusterEnv, Inproc, Local, OnLoss, Timeouts, make_vec
 from clusterenv.errors import ClusterEnvError, ConfigError, EnvError
+from tests.env.kit import WalkEnv, assert_same, trajectory
+from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
     import pathlib

@@ -11,10 +11,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
-from tests.env.kit import LIMIT_S, WalkEnv, assert_same
-from tests.zoo import CountingEnv, counting, wait_until
 
 from clusterenv.errors import ConfigError, EnvError, ResultError
+from tests.env.kit import LIMIT_S, WalkEnv, assert_same
+from tests.zoo import CountingEnv, counting, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

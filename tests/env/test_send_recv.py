@@ -10,11 +10,11 @@ import pytest
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import SyncVectorEnv
-from tests.env.kit import LIMIT_S, SleepyEnv, SpaceEnv, WalkEnv, assert_same, gated
-from tests.zoo import counting, wait_until
 
 from clusterenv import ClusterEnv, Timeouts, WorkerLost
 from clusterenv.errors import ActionError, ConfigError
+from tests.env.kit import LIMIT_S, SleepyEnv, SpaceEnv, WalkEnv, assert_same, gated
+from tests.zoo import counting, wait_until
 
 if TYPE_CHECKING:
     import pathlib

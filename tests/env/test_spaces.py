@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from tests.env.kit import SpaceEnv, TextSpace, WalkEnv, assert_same, trajectory
-from tests.zoo import CountingEnv, counting
 
 from clusterenv.errors import ConfigError, SpaceMismatch
+from tests.env.kit import SpaceEnv, TextSpace, WalkEnv, assert_same, trajectory
+from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

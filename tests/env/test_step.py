@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from tests.env.kit import BadEnv, ReusingEnv, SpaceEnv, TextSpace, WalkEnv, assert_same, gated, trajectory
-from tests.zoo import CountingEnv, counting
 
 from clusterenv.errors import ActionError, ConfigError, EnvError, ResultError
+from tests.env.kit import BadEnv, ReusingEnv, SpaceEnv, TextSpace, WalkEnv, assert_same, gated, trajectory
+from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 from gymnasium.wrappers import vector as wrappers
+
 from tests.env.kit import SpaceEnv, WalkEnv, assert_same, trajectory
 from tests.zoo import CountingEnv, counting
 

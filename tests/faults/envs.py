@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
+
 from tests.zoo import CountingEnv, misbehave
 
 if TYPE_CHECKING:

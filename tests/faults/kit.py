@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 from gymnasium.vector import AutoresetMode
-from tests.zoo import CountingEnv, misbehave, wait_until
 
 from clusterenv import ClusterEnv, Timeouts
+from tests.zoo import CountingEnv, misbehave, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

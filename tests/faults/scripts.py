@@ -11,6 +11,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import psutil
+
 from tests.faults.kit import LIMIT_S, ended
 from tests.zoo import wait_until
 

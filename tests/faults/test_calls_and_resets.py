@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
+
+from clusterenv import WorkerLost
 from tests.faults.envs import CallableEnv
 from tests.faults.kit import LIMIT_S, MODES, QUICK, OnceEnv, actions, batch, each, kill, lost, mask
 from tests.zoo import counting, wait_until
-
-from clusterenv import WorkerLost
 
 if TYPE_CHECKING:
     import pathlib

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from gymnasium.error import ClosedEnvironmentError
+
+from clusterenv import ClusterEnv, ClusterEnvError, Timeouts, WorkerLost
 from tests.faults.envs import SlowCloseEnv
 from tests.faults.kit import LIMIT_S, Gate, OnceEnv, actions, batch, each, ended, kill
 from tests.zoo import counting, wait_until
-
-from clusterenv import ClusterEnv, ClusterEnvError, Timeouts, WorkerLost
 
 if TYPE_CHECKING:
     import pathlib

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from gymnasium.vector import AutoresetMode
+
+from clusterenv import EnvError, LaunchError, Timeouts, WorkerLost, WorkersMissing
 from tests.faults.envs import SwitchedEnv
 from tests.faults.kit import MODES, QUICK, actions, batch, mask
 from tests.zoo import counting
-
-from clusterenv import EnvError, LaunchError, Timeouts, WorkerLost, WorkersMissing
 
 if TYPE_CHECKING:
     import pathlib

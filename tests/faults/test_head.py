@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tests.faults.kit import LIMIT_S
 from tests.faults.scripts import head
 from tests.zoo import wait_until

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from tests.faults.kit import LIMIT_S, Gate, GatedEnv, OnceEnv, actions, batch, ended, kill
-from tests.zoo import counting, wait_until
 
 from clusterenv import Timeouts
+from tests.faults.kit import LIMIT_S, Gate, GatedEnv, OnceEnv, actions, batch, ended, kill
+from tests.zoo import counting, wait_until
 
 if TYPE_CHECKING:
     import pathlib

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
-from tests.faults.kit import MODES, QUICK, OnceEnv, actions, batch, each, kill, lost, mask
-from tests.zoo import CountingEnv, counting
 
 from clusterenv import WorkerLost
+from tests.faults.kit import MODES, QUICK, OnceEnv, actions, batch, each, kill, lost, mask
+from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
     import pathlib
@@ -216,9 +216,8 @@ def test_observations_that_fit_no_array_survive_a_loss() -> None:
 
 @pytest.mark.parametrize("on_loss", ["restart", "raise"])
 def test_a_vectorised_block_that_is_lost(on_loss: str) -> None:
-    from tests.faults.envs import vectorised
-
     from clusterenv import ClusterEnv
+    from tests.faults.envs import vectorised
 
     envs = ClusterEnv.from_blocks(vectorised, 4, cluster="local:2", on_loss=on_loss)
     try:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 import pytest
+
+from clusterenv import ClusterEnv, Timeouts
 from tests.faults.envs import HABITS, RudeEnv
 from tests.faults.kit import LIMIT_S, actions, batch, each, ended
 from tests.zoo import CountingEnv, wait_until
-
-from clusterenv import ClusterEnv, Timeouts
 
 if TYPE_CHECKING:
     import pathlib

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
+
+from clusterenv import EnvError, ResultError
 from tests.faults.envs import BadInfoEnv, MuteEnv
 from tests.faults.kit import MODES, OnceEnv, actions, batch, lost, mask
 from tests.zoo import counting
-
-from clusterenv import EnvError, ResultError
 
 if TYPE_CHECKING:
     import pathlib

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tests.faults.kit import LIMIT_S
 from tests.faults.scripts import head, running
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
+
+from clusterenv import Timeouts, WorkerLost
 from tests.faults.envs import TextEnv
 from tests.faults.kit import LIMIT_S, MODES, QUICK, Gate, OnceEnv, actions, batch, each, kill, lost, mask
 from tests.zoo import counting
-
-from clusterenv import Timeouts, WorkerLost
 
 if TYPE_CHECKING:
     import pathlib

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
-from tests.faults.kit import LIMIT_S, Gate, actions, batch
-from tests.zoo import counting
 
 from clusterenv import ConfigError, Timeouts, WorkerLost
+from tests.faults.kit import LIMIT_S, Gate, actions, batch
+from tests.zoo import counting
 
 if TYPE_CHECKING:
     import pathlib

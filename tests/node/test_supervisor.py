@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from tests.node.kit import LIMIT_S, build_with, gone, pid_of, started, supervisor, with_grandchild
-from tests.zoo import wait_until
 
 from clusterenv.errors import LaunchError
 from clusterenv.node.supervisor import Exit, Supervisor
 from clusterenv.transport.channel import ChannelClosed
+from tests.node.kit import LIMIT_S, build_with, gone, pid_of, started, supervisor, with_grandchild
+from tests.zoo import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

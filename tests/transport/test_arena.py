@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.transport.peers import other_process
 
 from clusterenv.errors import ConfigError
 from clusterenv.spaces import Leaf
 from clusterenv.transport.arena import Arena, ArenaSpec, Word, layout_size
+from tests.transport.peers import other_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

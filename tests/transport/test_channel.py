@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.transport.peers import other_process
-from tests.zoo import wait_until
 
 from clusterenv.errors import ResultError
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack
+from tests.transport.peers import other_process
+from tests.zoo import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

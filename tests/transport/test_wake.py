@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.transport.peers import other_process
-from tests.zoo import wait_until
 
 from clusterenv.errors import LaunchError
 from clusterenv.transport import wake as wake_module
 from clusterenv.transport.arena import Arena, ArenaSpec, Word
 from clusterenv.transport.wake import Signal, check_supported, fence, sleep_while, wake
+from tests.transport.peers import other_process
+from tests.zoo import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

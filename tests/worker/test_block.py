@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from tests.worker.kit import MODES, ScriptedEnv, bound, ends_after, logged, observed
 
 from clusterenv.cluster.restart import fresh_seed
 from clusterenv.transport.arena import Word
 from clusterenv.worker.block import EnvBlock
 from clusterenv.worker.report import BuildError
+from tests.worker.kit import MODES, ScriptedEnv, bound, ends_after, logged, observed
 
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 

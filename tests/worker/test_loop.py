@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from tests.worker.kit import BOX, ScriptedEnv, ends_after, observed
-from tests.zoo import wait_until
 
 from clusterenv.node.board import Board
 from clusterenv.spaces import leaves_of
@@ -23,6 +21,8 @@ from clusterenv.transport.arena import Arena, ArenaSpec, Command
 from clusterenv.transport.channel import Channel, ChannelClosed
 from clusterenv.worker.block import EnvBlock
 from clusterenv.worker.loop import Binding, Reply, Setup, main
+from tests.worker.kit import BOX, ScriptedEnv, ends_after, observed
+from tests.zoo import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tests.worker.kit import ScriptedEnv, bound, logged, observed
 
 from clusterenv.worker.block import as_reward
+from tests.worker.kit import ScriptedEnv, bound, logged, observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from tests.worker.kit import ScriptedEnv, ends_after, logged
 
 from clusterenv.spaces import leaves_of
 from clusterenv.transport.arena import Arena, ArenaSpec, Word
 from clusterenv.worker.report import BuildError
 from clusterenv.worker.vector_block import VectorBlock
+from tests.worker.kit import ScriptedEnv, ends_after, logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import pickle
 import select
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from clusterenv.transport.arena import Command
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack_by_value
 from clusterenv.transport.wake import check_supported
 from clusterenv.worker.loop import SETUP, Binding, Reply, Setup
-from clusterenv.worker.report import Report
+from clusterenv.worker.report import Report, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -166,16 +167,30 @@ class LocalNode:
     def _receive(self, handle: WorkerHandle) -> None:
         """Read one message of a worker and put it where it belongs."""
         try:
-            message = handle.channel.receive(_FRAME_S)
+            packed = handle.channel.receive_packed(_FRAME_S)
         except (ChannelClosed, ChannelTimeout) as error:
             self._gone(handle, f"its channel failed: {error}")
             return
+        message = self._loaded(handle, packed)
         if isinstance(message, Report):
             self._report.extend(message)
             self._board.note_read(handle.worker)
         elif message.request == (self._board.asked(handle.worker) if handle.bound else SETUP):
             handle.reply = message
         # Anything else answers a call that was given up.
+
+    def _loaded(self, handle: WorkerHandle, packed: bytearray) -> Report | Reply:
+        """Unpickle a message. One that cannot be loaded here still counts as a report or as a reply."""
+        try:
+            message: Report | Reply = pickle.loads(packed)
+            return message
+        except Exception as error:  # classes of the user's may do anything when they are loaded
+            text = f"cannot be loaded in the head: {type(error).__name__}: {error}"
+            if handle.bound and self._board.unread(handle.worker):
+                problem = failure_of(ResultError(f"what the worker reported {text}"), handle.slots.start, "step")
+                return Report(failures=[problem])
+            request = self._board.asked(handle.worker) if handle.bound else SETUP
+            return Reply(error=f"the result {text}", request=request)
 
     # Losses and replacements.
 
