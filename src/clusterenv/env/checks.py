@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.error import ResetNeeded
 
+from clusterenv.config import check_seconds
 from clusterenv.errors import ConfigError, ConfigTypeError
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ def slot_indices(indices: object, num_envs: int, *, name: str = "indices") -> np
     if np.count_nonzero(named) != len(array):
         raise ConfigError(f"{name}={array.tolist()} names a slot twice.")
     return array.astype(np.intp, copy=False)
+
+
+def wait_limit(timeout: Any) -> float | None:
+    """A limit for one wait, in seconds: None for the default, 0 for a look without waiting."""
+    return 0.0 if type(timeout) in (int, float) and timeout == 0 else check_seconds("timeout", timeout)
 
 
 def slot_counts(min_slots: object, max_slots: object, in_flight: int) -> None:

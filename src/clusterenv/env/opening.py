@@ -16,11 +16,13 @@ from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 from clusterenv.node.inproc import InprocNode
 from clusterenv.node.starting import build_error
 from clusterenv.spaces import leaves_of
-from clusterenv.transport.arena import Arena, ArenaSpec
+from clusterenv.transport.arena import Arena, ArenaSpec, check_size
 from clusterenv.worker.report import BuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from gymnasium import Space
 
     from clusterenv.config import Cluster, OnLoss
     from clusterenv.node.base import Node
@@ -48,15 +50,11 @@ def open_batch(plan: Plan) -> tuple[Engine, Agreed, AutoresetMode]:
     try:
         descriptions = node.start(plan.timeouts.start_s)
         num_envs = plan.blocks[-1].stop
+        first = descriptions[0]
+        # Before the spaces are batched, which takes as much memory as the batch.
+        check_size(_arena_spec(plan, first.observation_space, first.action_space))
         agreed = agree(descriptions, num_envs, plan.observation_mode)
-        arena = Arena.create(
-            ArenaSpec(
-                num_envs,
-                len(plan.blocks),
-                tuple(leaves_of(agreed.single_observation_space) or ()),
-                tuple(leaves_of(agreed.single_action_space) or ()),
-            )
-        )
+        arena = Arena.create(_arena_spec(plan, agreed.single_observation_space, agreed.single_action_space))
         node.bind(arena, agreed.single_observation_space, agreed.single_action_space)
     except BuildError as error:
         node.close(0.0)
@@ -124,6 +122,11 @@ def check_dialect(infos: object) -> str:
     if infos not in DIALECTS:
         raise ConfigError(unknown("infos dialect", str(infos), DIALECTS))
     return str(infos)
+
+
+def _arena_spec(plan: Plan, observation_space: Space[Any], action_space: Space[Any]) -> ArenaSpec:
+    observation, action = leaves_of(observation_space) or (), leaves_of(action_space) or ()
+    return ArenaSpec(plan.blocks[-1].stop, len(plan.blocks), tuple(observation), tuple(action))
 
 
 def _node(plan: Plan) -> Node:

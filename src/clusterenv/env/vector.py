@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.error import NoAsyncCallError
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from clusterenv.config import OnLoss, check_num_envs, check_seconds, parse_cluster, parse_on_loss
+from clusterenv.config import OnLoss, check_num_envs, parse_cluster, parse_on_loss
 from clusterenv.env import checks, opening
 from clusterenv.env.actions import Actions
 from clusterenv.env.agree import check_observation_mode
@@ -202,7 +202,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """The second half of `reset`; `timeout` as in `step_wait`, with `timeouts.reset_s`."""
         with self._turns:
             self._turns.end(Pending.RESET)
-            return self._end_reset(timeout)
+            return self._end_reset(checks.wait_limit(timeout))
 
     def _begin_reset(self, name: str, seed: object, options: object) -> None:
         seeds = checks.seeds_per_slot(seed, self.num_envs)
@@ -264,7 +264,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """
         with self._turns:
             self._turns.end(Pending.STEP)
-            return self._end_step(timeout)
+            return self._end_step(checks.wait_limit(timeout))
 
     def _begin_step(self, name: str, actions: Any) -> None:
         turns = self._turns
@@ -347,7 +347,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             if not in_flight:
                 raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "send")
             checks.slot_counts(min_slots, max_slots, in_flight)
-            limit = check_seconds("timeout", timeout)
+            limit = checks.wait_limit(timeout)
             slots, report = self._engine.receive(int(min_slots), max_slots, limit)
             arena = self._engine.arena
             infos = select(batch_infos(self, report, self._dialect), slots) if report else {}
@@ -391,7 +391,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """The second half of `call`; `timeout` as in `step_wait`, with `timeouts.call_s`."""
         with self._turns:
             self._turns.end(Pending.CALL)
-            return self._end_call(timeout)
+            return self._end_call(checks.wait_limit(timeout))
 
     def get_attr(self, name: str, indices: Any = None) -> tuple[Any, ...]:
         """Read an attribute of the environments, one value per slot."""
@@ -463,7 +463,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """
         if not hasattr(self, "_finalizer"):
             return
-        limit = 0.0 if terminate or timeout == 0 else check_seconds("timeout", timeout) or self._close_s
+        limit = 0.0 if terminate else self._close_s if timeout is None else checks.wait_limit(timeout)
         self._turns.closed = True
         self._engine.node.close(limit)
         self._finalizer.detach()

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import pickle
+import resource
 import select
 import time
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ _LOOK_S = 0.05
 # How long we wait to learn why a channel closed, and for a message that has been announced.
 _EXIT_S = 1.0
 _FRAME_S = 30.0
+# Beside one channel per worker: the control socket, the arena, and what starting a process takes for a moment.
+_SPARE_DESCRIPTORS = 12
 
 
 class LocalNode:
@@ -49,6 +52,7 @@ class LocalNode:
 
     def __init__(self, builders: Sequence[Callable[[], Block]], blocks: Sequence[range], cluster: Local) -> None:
         check_supported()
+        _check_descriptors(len(blocks))
         self.blocks = blocks
         self._owner = os.getpid()
         self._cluster = cluster
@@ -352,6 +356,17 @@ class LocalNode:
         if self._arena is None:
             raise LaunchError("the node has no arena yet; call bind() first")
         return self._arena
+
+
+def _check_descriptors(workers: int) -> None:
+    """Say at once, and with the numbers, that this process may not open enough files."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(os.listdir("/proc/self/fd")) + workers + _SPARE_DESCRIPTORS
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        raise LaunchError(
+            f"{workers} workers need {needed} file descriptors, but this process may have {limit} open files. "
+            "Raise the limit (ulimit -n) or use fewer workers."
+        )
 
 
 def _pickled(build: Callable[[], Block]) -> bytes:

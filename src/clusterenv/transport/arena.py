@@ -103,13 +103,7 @@ class Arena:
     @classmethod
     def create(cls, spec: ArenaSpec) -> Arena:
         """Make the memory. Every byte starts as zero."""
-        size = layout_size(spec)
-        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if size > limit:
-            raise ConfigError(
-                f"{spec.num_envs} slots need {size / 2**30:.1f} GiB for observations and actions, but this host has "
-                f"{limit / 2**30:.1f} GiB of memory. Use fewer environments or smaller observations."
-            )
+        size = check_size(spec)
         fd = os.memfd_create("clusterenv", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, size)
@@ -154,6 +148,18 @@ class Arena:
         array = np.frombuffer(self._memory, dtype=kind, count=count, offset=self._offset).reshape(shape)
         self._offset += _padded(array.nbytes)
         return array
+
+
+def check_size(spec: ArenaSpec) -> int:
+    """The bytes that an arena of this spec takes; ConfigError if this host does not have them."""
+    size = layout_size(spec)
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > limit:
+        raise ConfigError(
+            f"{spec.num_envs} slots need {size / 2**30:.1f} GiB for observations and actions, but this host has "
+            f"{limit / 2**30:.1f} GiB of memory. Use fewer environments or smaller observations."
+        )
+    return size
 
 
 def next_count(count: int) -> int:
