@@ -30,12 +30,13 @@ class GateEnv(CountingEnv):
         slot: as in CountingEnv.
         gate: the file; while it is missing, the methods in `closed` wait for it.
         closed: "step", "reset", "nap".
+        reset_s: how long a reset takes in slot 0.
         **kwargs: as in CountingEnv.
     """
 
-    def __init__(self, slot: int, gate: str, closed: str = "step", **kwargs: Any) -> None:
+    def __init__(self, slot: int, gate: str, closed: str = "step", *, reset_s: float = 0.0, **kwargs: Any) -> None:
         super().__init__(slot, **kwargs)
-        self.gate, self.closed = gate, closed.split()
+        self.gate, self.closed, self.reset_s = gate, closed.split(), 0.0 if slot else reset_s
 
     def step(self, action: Any) -> Any:
         """Wait, then count."""
@@ -45,6 +46,7 @@ class GateEnv(CountingEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Wait, then start anew."""
         self._wait("reset")
+        time.sleep(self.reset_s)
         return super().reset(seed=seed, options=options)
 
     def nap(self, value: int) -> int:

@@ -139,6 +139,7 @@ class LocalNode:
         packed = {worker: pack_by_value((message.name, message.arguments)) for worker, message in messages.items()}
         for worker, data in packed.items():
             handle = self._handles[worker]
+            handle.reply = None  # of a call that was given up
             if not handle.lost and self._send_packed(handle, data):
                 self._board.ask([worker], Command.MESSAGE)
 
