@@ -15,7 +15,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import SyncVectorEnv
 
-from clusterenv import Timeouts, WorkerLost
+from clusterenv import ConfigError, Timeouts, WorkerLost
 from tests.env.kit import LIMIT_S, WalkEnv, assert_same, gated
 from tests.zoo import counting, wait_until
 
@@ -228,6 +228,22 @@ def test_a_reset_gives_a_late_step_up(make_local: Make, gate: pathlib.Path, half
     np.testing.assert_array_equal(observations[:, 1], [1, 1, 1, 1])
     np.testing.assert_array_equal(rewards, [0, 1, 2, 1])
     np.testing.assert_array_equal(infos["action"], [0, 1, 2, 1])
+
+
+def test_a_masked_reset_does_not_swallow_a_late_step(make_local: Make, gate: pathlib.Path) -> None:
+    envs = make_local(gated(4, gate, [2], length=1))
+    envs.reset(seed=1)
+    envs.step_async([1] * 4)
+    with pytest.raises(multiprocessing.TimeoutError):
+        envs.step_wait(timeout=SHORT_S)
+    gate.touch()
+    try:
+        envs.reset(options={"reset_mask": np.array([True, False, False, False])})
+    except (ConfigError, AlreadyPendingCallError):  # refused: it can still be waited for
+        assert envs.step_wait()[2].all()
+        return
+    _, _, terminated, truncated, _ = envs.step([1] * 4)
+    assert (terminated | truncated)[1:].all(), "three episodes have ended and nobody was told"
 
 
 def test_a_late_reset_is_not_lost(make_local: Make, gate: pathlib.Path) -> None:

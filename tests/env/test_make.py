@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -394,6 +395,25 @@ def test_a_factory_that_cannot_travel_is_told() -> None:
 
     with pytest.raises(clusterenv.ResultError, match=r"lock.*inproc"):
         ClusterEnv([factory], cluster="local:1")
+
+
+class _Telling(CountingEnv):
+    def __init__(self, told: Any) -> None:
+        super().__init__()
+        self.told = told
+
+    def step(self, action: Any) -> Any:
+        self.told.append(int(action))
+        return super().step(action)
+
+
+def test_factories_may_hold_things_of_a_manager(cluster: str) -> None:
+    with multiprocessing.Manager() as manager:
+        told = manager.list()
+        with ClusterEnv([lambda: _Telling(told)] * 2, cluster=cluster) as envs:
+            envs.reset()
+            envs.step([1, 2])
+        assert sorted(told) == [1, 2]
 
 
 def test_the_batch_is_a_vector_env_of_gymnasium_directly() -> None:

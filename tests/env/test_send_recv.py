@@ -363,6 +363,19 @@ def test_a_reset_gives_up_what_is_in_flight(make: Make, masked: bool) -> None:
     np.testing.assert_array_equal(infos["action"], [1] * 4)
 
 
+def test_a_masked_reset_does_not_swallow_the_results_of_others(make: Make) -> None:
+    envs = make(counting(4, length=1))
+    envs.reset()
+    envs.send([1] * 4)
+    try:
+        envs.reset(options={"reset_mask": np.array([True, False, False, False])})
+    except (ConfigError, AlreadyPendingCallError):  # refused: they can still be received
+        assert envs.recv(min_slots=4)[2].all()
+        return
+    _, _, terminated, truncated, _ = envs.step([1] * 4)
+    assert (terminated | truncated)[1:].all(), "three episodes have ended and nobody was told"
+
+
 # Spaces that fit no array.
 
 

@@ -76,6 +76,35 @@ def test_actions_in_many_forms(calm: ClusterEnv, actions: Any) -> None:
     np.testing.assert_array_equal(calm.step(actions)[1], [2, 0, 1, 2])
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(0, 255, (2,), np.uint8),
+        spaces.Box(0, 9, (), np.uint32),
+        spaces.Box(-1, 1, (2,), np.float16),
+        spaces.MultiDiscrete([3, 300], dtype=np.uint16),
+        spaces.MultiBinary(3),
+        spaces.Discrete(3, start=1),
+    ],
+    ids=str,
+)
+def test_actions_as_lists_of_python_numbers(make_here: Make, space: Any) -> None:
+    envs = make_here([lambda: SpaceEnv(spaces.Discrete(3), space)] * 2)
+    envs.reset(seed=0)
+    envs.action_space.seed(0)
+    actions = envs.action_space.sample()
+    as_array = envs.step(actions)[4]["got"].tolist()
+    assert envs.step(actions.tolist())[4]["got"].tolist() == as_array
+
+
+@pytest.mark.parametrize("bad", [[[1, 256], [0, 0]], [[1, 2], [-1, 0]]])
+def test_numbers_that_would_wrap_around_are_refused(make_here: Make, bad: Any) -> None:
+    envs = make_here([lambda: SpaceEnv(spaces.Discrete(3), spaces.Box(0, 255, (2,), np.uint8))] * 2)
+    envs.reset(seed=0)
+    with pytest.raises(ActionError):
+        envs.step(bad)
+
+
 def test_actions_arrive_as_sync_vector_env_hands_them_over(make: Make) -> None:
     action_space = spaces.Dict(
         {

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.error import NoAsyncCallError
 
 from clusterenv.cluster.gather import Gather
 from clusterenv.env.infos import rows_of
@@ -58,6 +59,7 @@ class Engine:
         self._everybody = list(range(len(node.blocks)))
         self._kept = Report()  # what has been reported of slots that are not handed over yet
         self._looked_at = 0.0
+        self.interrupted = False  # the first half of the call under way was cut short
         self._posted: list[int] = []
         self._replies: dict[int, Reply] = {}
         # The reset under way: slots that are still to be reset with their seeds, all its slots, and what it reported.
@@ -87,6 +89,8 @@ class Engine:
             multiprocessing.TimeoutError: the user's limit has passed; the step is still under way.
         """
         limit_s = self._timeouts.step_s
+        if self.interrupted:
+            self._ask_again()
         late = self.node.wait(self._everybody, limit_s if timeout_s is None else timeout_s)
         if late and timeout_s is not None:
             raise _late("step_wait", timeout_s)
@@ -96,6 +100,14 @@ class Engine:
         report, self._kept = self._kept, Report()
         self.gather.hand_over_all()
         return report
+
+    def _ask_again(self) -> None:
+        """The first half of this step was interrupted: ask those workers that were not asked. None steps twice."""
+        self.interrupted = False
+        if not self.gather.in_flight:
+            raise NoAsyncCallError("Calling `step_wait` after a step that was interrupted before it began.", "step")
+        self.node.wait(self._everybody, self._timeouts.step_s)
+        self.node.request(Command.STEP_SOME, self._everybody, None)
 
     # First come, first served.
 
@@ -132,6 +144,7 @@ class Engine:
 
     def drain(self) -> None:
         """Let everything that is under way come to its end, and throw it away."""
+        self.interrupted = False
         self._posted = []  # a reply that comes after all is known by its number and dropped
         for worker in self.node.wait(self._everybody, self._timeouts.step_s):
             self.node.lose(worker, f"no answer to a step within {self._timeouts.step_s} s")

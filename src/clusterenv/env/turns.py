@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import enum
+import multiprocessing
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
 from clusterenv.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from clusterenv.env.engine import Engine
@@ -78,8 +80,13 @@ class Turns:
                 f"Calling `{call.value}_wait` without any prior call to `{call.value}_async`.", call.value
             )
 
-    def give_up_abandoned(self) -> None:
-        """Before a reset: what timed out, was interrupted, or is in flight is waited for and thrown away."""
+    def give_up_abandoned(self, options: object) -> None:
+        """Before a reset: what timed out, was interrupted, or is in flight is waited for and thrown away.
+
+        Not before a reset of some slots: the others would lose a step that nobody was told of.
+        """
+        if isinstance(options, dict) and "reset_mask" in options:
+            return
         sent = self.pending is Pending.NOTHING and self._engine.gather.in_flight > 0
         if self.abandoned or sent:
             self._engine.drain()
@@ -91,3 +98,28 @@ class Turns:
             raise ResetNeeded("The batch was never reset. Call reset() before the first step.")
         if self._engine.recovery.must_reset:
             raise ResetNeeded("An earlier error has broken the batch. Call reset() before the next step.")
+
+    def start(self, call: Pending, ask: Callable[[], None]) -> None:
+        """Run the first half of a call. Interrupted, it counts as under way: some workers may have been asked."""
+        self.pending = call
+        try:
+            ask()
+        except KeyboardInterrupt:
+            self.abandoned = self._engine.interrupted = True
+            raise
+        except BaseException:
+            self.pending = Pending.NOTHING
+            raise
+
+    def finish(self, wait: Callable[[], Any]) -> Any:
+        """Run the second half of a call, and remember if it was left half done."""
+        try:
+            result = wait()
+        except (multiprocessing.TimeoutError, KeyboardInterrupt):
+            self.abandoned = True
+            raise
+        except BaseException:
+            self.pending, self.abandoned = Pending.NOTHING, False
+            raise
+        self.pending, self.abandoned = Pending.NOTHING, False
+        return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +184,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             WorkerLost: a worker was lost and `on_loss="raise"`.
         """
         with self._turns:
-            self._turns.give_up_abandoned()
+            self._turns.give_up_abandoned(options)
             self._begin_reset("reset", seed, options)
             return self._end_reset(None)
 
@@ -195,7 +194,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """The first half of `reset`."""
         with self._turns:
             if self._turns.abandoned:
-                self._turns.give_up_abandoned()
+                self._turns.give_up_abandoned(options)
             self._begin_reset("reset_async", seed, options)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
@@ -212,11 +211,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         if len(slots) < self.num_envs and (recovery.must_reset or not recovery.was_reset):
             why = "an error has broken the batch" if recovery.must_reset else "this is the first reset"
             raise ConfigError(f"options['reset_mask'] must be all True because {why}. Call reset() without a mask.")
-        self._engine.begin_reset({slot: seeds[slot] for slot in slots.tolist()}, rest)
-        self._turns.pending = Pending.RESET
+        chosen = {slot: seeds[slot] for slot in slots.tolist()}
+        self._turns.start(Pending.RESET, functools.partial(self._engine.begin_reset, chosen, rest))
 
     def _end_reset(self, timeout: float | None) -> tuple[Any, dict[str, Any]]:
-        report = self._finish(functools.partial(self._engine.end_reset, timeout))
+        report = self._turns.finish(functools.partial(self._engine.end_reset, timeout))
         return self._engine.observations.batch(copy=self.copy), batch_infos(self, report, self._dialect)
 
     # Lock step.
@@ -273,11 +272,10 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         if self.autoreset_mode is AutoresetMode.DISABLED:
             checks.refuse_finished(self._engine.arena, None)
         objects = self._actions.put(actions, None, self.num_envs)
-        self._engine.begin_step(objects)
-        turns.pending = Pending.STEP
+        self._turns.start(Pending.STEP, functools.partial(self._engine.begin_step, objects))
 
     def _end_step(self, timeout: float | None) -> StepResult:
-        report = self._finish(functools.partial(self._engine.end_step, timeout))
+        report = self._turns.finish(functools.partial(self._engine.end_step, timeout))
         arena = self._engine.arena
         rewards = arena.reward.copy()
         if not self._warned_reward:
@@ -413,19 +411,17 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
                 worker: (rows, checks.call_name(name), [given[slot] for slot in block])
                 for worker, rows, block in self._engine.by_worker(slots)
             }
-            self._engine.begin_call("set_attr", name, slots, arguments)
-            self._turns.pending = Pending.CALL
-            self._finish(functools.partial(self._engine.end_call, None))
+            self._turns.start(Pending.CALL, lambda: self._engine.begin_call("set_attr", name, slots, arguments))
+            self._turns.finish(functools.partial(self._engine.end_call, None))
 
     def _begin_call(self, half: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], indices: Any) -> None:
         self._turns.begin(Pending.CALL, half)
         slots = checks.slot_indices(indices, self.num_envs)
         arguments = {worker: (rows, name, args, kwargs) for worker, rows, _ in self._engine.by_worker(slots)}
-        self._engine.begin_call("call", name, slots, arguments)
-        self._turns.pending = Pending.CALL
+        self._turns.start(Pending.CALL, lambda: self._engine.begin_call("call", name, slots, arguments))
 
     def _end_call(self, timeout: float | None) -> tuple[Any, ...]:
-        return tuple(self._finish(functools.partial(self._engine.end_call, timeout)))
+        return tuple(self._turns.finish(functools.partial(self._engine.end_call, timeout)))
 
     def render(self) -> tuple[Any, ...] | None:
         """What each environment renders."""
@@ -482,17 +478,3 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         raise ConfigTypeError(
             "a ClusterEnv cannot be pickled or copied: it owns processes. Pass the arguments of make_vec instead."
         )
-
-    def _finish(self, wait: Callable[[], Any]) -> Any:
-        """Run the second half of a call, and remember if it was left half done."""
-        turns = self._turns
-        try:
-            result = wait()
-        except (multiprocessing.TimeoutError, KeyboardInterrupt):
-            turns.abandoned = True
-            raise
-        except BaseException:
-            turns.pending, turns.abandoned = Pending.NOTHING, False
-            raise
-        turns.pending, turns.abandoned = Pending.NOTHING, False
-        return result
