@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import subprocess
 import sys
-from typing import TYPE_CHECKING
 
-from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
-
-if TYPE_CHECKING:
-    import pytest
+import clusterenv
 
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-def test_the_contracts_hold(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "path", [str(ROOT / "src"), *sys.path])
-    status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), cache_dir=None)
-    assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+def test_the_contracts_hold() -> None:
+    # In a process of its own: import-linter sets up logging for itself and silences everybody else's.
+    source = pathlib.Path(clusterenv.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.fspath(source), "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 broken" in done.stdout

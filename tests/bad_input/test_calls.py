@@ -329,7 +329,7 @@ def test_23_calls_out_of_order(cluster: str) -> None:
         for bad in (1, -1, 0, "2", 2.5):
             with pytest.raises(ConfigError, match="max_slots="):
                 envs.recv(min_slots=2, max_slots=bad)  # type: ignore[arg-type]
-        for bad in (0, -1, NAN, float("inf"), "1"):
+        for bad in (-1, NAN, float("inf"), "1"):
             with pytest.raises(ConfigError, match="timeout="):
                 envs.recv(timeout=bad)  # type: ignore[arg-type]
         observations = envs.recv(min_slots=2)[0]

@@ -227,8 +227,8 @@ def test_workers_do_not_see_the_interrupt(tmp_path: pathlib.Path) -> None:
     survives = """
     envs = ClusterEnv(counting(4), cluster="local:2")
     envs.reset(seed=1)
-    say("ready")
     try:
+        say("ready")
         time.sleep(1000)
     except KeyboardInterrupt:
         observations, _, _, truncated, _ = envs.step([1] * 4)

@@ -11,7 +11,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from clusterenv import ConfigError, Timeouts, WorkerLost
 from tests.faults.kit import LIMIT_S, Gate, actions, batch
-from tests.zoo import counting
+from tests.zoo import counting, wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -165,6 +165,28 @@ def test_a_bad_timeout_is_refused_and_the_call_is_still_under_way(half: str) -> 
             assert result == (4.0, 4.0)
         else:
             assert result[0].tolist() == [[slot, int(half == "step")] for slot in range(2)]
+
+
+def test_zero_looks_and_does_not_wait(gate: Gate) -> None:
+    with batch(gated(gate)) as envs:
+        envs.reset(seed=1)
+        envs.step_async(actions(envs))
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.step_wait(timeout=0)
+        gate.open()
+        envs.step_wait()
+        envs.send(actions(envs))
+        envs.recv(min_slots=4)
+        gate.close()
+        envs.call_async("double", 2.0)
+        wait_until(lambda: unless_late(lambda: envs.call_wait(timeout=0)) == (4.0,) * 4, LIMIT_S)
+
+
+def unless_late(use: Callable[[], Any]) -> Any:
+    try:
+        return use()
+    except multiprocessing.TimeoutError:
+        return None
 
 
 def test_none_waits_for_ever_only_where_it_was_typed(gate: Gate) -> None:
