@@ -91,6 +91,8 @@ def _converted(part: Any, target: Array, shape: tuple[int, ...]) -> Array:
             f"{shape[0]} slots."
         )
     if not np.can_cast(array.dtype, target.dtype, "same_kind"):
+        if array.dtype.kind in "iu" and target.dtype.kind in "iu" and (array.astype(target.dtype) == array).all():
+            return array.astype(target.dtype)  # a list of Python numbers becomes int64; what counts is that they fit
         raise ActionError(f"the actions have dtype {array.dtype}, which cannot become the {target.dtype} of the space.")
     return array
 

@@ -83,9 +83,9 @@ class Turns:
     def give_up_abandoned(self, options: object) -> None:
         """Before a reset: what timed out, was interrupted, or is in flight is waited for and thrown away.
 
-        Not before a reset of some slots: the others would lose a step that nobody was told of.
+        A late step is not given up for a reset of some slots: the others would lose it, and nobody would be told.
         """
-        if isinstance(options, dict) and "reset_mask" in options:
+        if self.abandoned and isinstance(options, dict) and "reset_mask" in options:
             return
         sent = self.pending is Pending.NOTHING and self._engine.gather.in_flight > 0
         if self.abandoned or sent:
