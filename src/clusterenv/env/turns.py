@@ -8,6 +8,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
 from clusterenv.errors import ConfigError
@@ -83,9 +84,10 @@ class Turns:
     def give_up_abandoned(self, options: object) -> None:
         """Before a reset: what timed out, was interrupted, or is in flight is waited for and thrown away.
 
-        A late step is not given up for a reset of some slots: the others would lose it, and nobody would be told.
+        Nothing is given up for a reset of some slots: the others would lose it, and nobody would be told.
         """
-        if self.abandoned and isinstance(options, dict) and "reset_mask" in options:
+        mask = options.get("reset_mask") if isinstance(options, dict) else None
+        if mask is not None and not np.all(mask):
             return
         sent = self.pending is Pending.NOTHING and self._engine.gather.in_flight > 0
         if self.abandoned or sent:
