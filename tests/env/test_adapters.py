@@ -17,11 +17,21 @@ from tests.zoo import CountingEnv, counting
 vec_env = pytest.importorskip("stable_baselines3.common.vec_env", reason="needs stable-baselines3")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from clusterenv import ClusterEnv
 
     Make = Callable[..., ClusterEnv]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Networks this small gain nothing from threads, and the cores are shared."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Statistics(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -236,6 +246,7 @@ def test_check_nan(make_here: Make) -> None:
     envs.step(np.zeros((2, 3), np.float32))
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_ppo_learns_a_little(make: Make) -> None:
     from stable_baselines3 import PPO
@@ -249,6 +260,7 @@ def test_ppo_learns_a_little(make: Make) -> None:
     assert all(8 <= episode["r"] == episode["l"] <= 500 for episode in episodes)
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_ppo_learns_the_same_as_on_dummy_vec_env(make_local: Make) -> None:
     from stable_baselines3 import PPO

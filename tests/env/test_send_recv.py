@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from gymnasium.vector import SyncVectorEnv
 
 from clusterenv import ClusterEnv, Timeouts, WorkerLost
 from clusterenv.errors import ActionError, ConfigError
-from tests.env.kit import LIMIT_S, SleepyEnv, SpaceEnv, WalkEnv, assert_same, gated
-from tests.zoo import counting, wait_until
+from tests.env.kit import LIMIT_S, GateEnv, SleepyEnv, SpaceEnv, WalkEnv, assert_same, gated
+from tests.zoo import CountingEnv, counting, wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -161,6 +162,31 @@ def test_a_slow_slot_does_not_hold_back_the_others(make_local: Make, gate: pathl
     while rounds[0] == 0:
         rounds[envs.recv()[4]["env_id"]] += 1
     np.testing.assert_array_equal(rounds[:2], [1, 1])
+
+
+class LateGate(GateEnv):
+    """Takes a few milliseconds for a step, and from the second on waits for the gate too."""
+
+    def step(self, action: Any) -> Any:
+        """Sleep; wait only the second time."""
+        time.sleep(0.005)
+        return super().step(action) if self.life else CountingEnv.step(self, action)
+
+
+def _late_gate(slot: int, gate: pathlib.Path) -> Callable[[], LateGate]:
+    return lambda: LateGate(slot, str(gate), "step" if slot == 3 else "")
+
+
+def test_a_slow_slot_does_not_hold_back_those_before_it_on_its_worker(make_local: Make, gate: pathlib.Path) -> None:
+    envs = make_local([_late_gate(slot, gate) for slot in range(4)], cluster="local:1")
+    envs.reset()
+    envs.send([1] * 4)
+    envs.recv(min_slots=4)  # the worker learns how long a step takes
+    envs.send([1] * 4)
+    got = envs.recv(min_slots=3, timeout=LIMIT_S)[4]["env_id"]
+    assert got.tolist() == [0, 1, 2]
+    gate.touch()
+    assert envs.recv()[4]["env_id"].tolist() == [3]
 
 
 def test_turns_are_taken_in_order(make_here: Make) -> None:

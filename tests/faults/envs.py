@@ -66,6 +66,33 @@ def vectorised(count: int) -> SyncVectorEnv:
     return SyncVectorEnv([functools.partial(CountingEnv, slot) for slot in range(count)])
 
 
+class LockedInfos(SyncVectorEnv):
+    """Infos that cannot be pickled."""
+
+    def step(self, actions: Any) -> Any:
+        """A step with a lock in its infos."""
+        *result, _ = super().step(actions)
+        return (*result, {"lock": [threading.Lock()] * self.num_envs})
+
+
+def vectorised_with_a_lock(count: int) -> SyncVectorEnv:
+    """A vectorised block whose infos do not travel."""
+    return LockedInfos([functools.partial(CountingEnv, slot) for slot in range(count)])
+
+
+class RewardEnv(CountingEnv):
+    """Always the same reward."""
+
+    def __init__(self, slot: int, reward: float) -> None:
+        super().__init__(slot)
+        self.reward = reward
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A step with that reward."""
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, self.reward, terminated, truncated, info
+
+
 class Mute(Exception):
     """Cannot even be printed."""
 

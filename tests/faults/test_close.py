@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from gymnasium.error import ClosedEnvironmentError
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from clusterenv import ClusterEnv, ClusterEnvError, Timeouts, WorkerLost
 from tests.faults.envs import SlowCloseEnv
@@ -215,6 +215,10 @@ def test_without_its_fork_server_a_batch_raises_and_closes() -> None:
         server = family(envs)[-1]
         server.kill()
         wait_until(lambda: ended(server), LIMIT_S)
+        with pytest.raises(ClusterEnvError, match="fork server"):
+            envs.step(actions(envs))
+        with pytest.raises((ClusterEnvError, ResetNeeded)):
+            envs.step(actions(envs))
         for _ in range(2):
             with pytest.raises(ClusterEnvError, match="fork server"):
                 envs.reset(seed=1)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
-from clusterenv import EnvError, ResultError
-from tests.faults.envs import BadInfoEnv, MuteEnv
+from clusterenv import ClusterEnv, EnvError, ResultError
+from tests.faults.envs import BadInfoEnv, MuteEnv, RewardEnv, vectorised_with_a_lock
 from tests.faults.kit import MODES, OnceEnv, actions, batch, lost, mask
 from tests.zoo import counting
 
@@ -163,3 +164,37 @@ def test_a_result_that_cannot_be_loaded_does_not_shift_later_results() -> None:
             envs.call("poison", indices=[0, 2])
         assert envs.call("double", 3.0) == (6.0,) * 4
         assert envs.get_attr("slot") == (0, 1, 2, 3)
+
+
+def test_an_info_of_a_vectorised_block_that_cannot_be_pickled_is_an_error_too() -> None:
+    envs = ClusterEnv.from_blocks(vectorised_with_a_lock, 4, cluster="local:2")
+    try:
+        envs.reset(seed=1)
+        with pytest.raises(ResultError, match="lock"):
+            envs.step(actions(envs))
+        assert envs.reset(seed=1)[0][:, 1].tolist() == [0] * 4
+    finally:
+        envs.close()
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("way", ["step", "recv"])
+@pytest.mark.parametrize("reward", ["nan", "inf"])
+def test_a_reward_that_is_not_finite_is_told_once(
+    cluster: str, way: str, reward: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fns = counting(4)
+    fns[2] = functools.partial(RewardEnv, 2, float(reward))
+    with batch(fns, cluster=cluster) as envs:
+        envs.reset(seed=1)
+        for _ in range(2):
+            if way == "step":
+                rewards = envs.step(actions(envs))[1].tolist()
+            else:
+                envs.send(actions(envs))
+                rewards = envs.recv(min_slots=4)[1].tolist()
+            assert [str(value) for value in rewards].count(reward) == 1, "it is passed on"
+    told = [record.getMessage() for record in caplog.records if "reward" in record.getMessage()]
+    assert len(told) == 1
+    assert "slot 2" in told[0]
+    assert reward in told[0]

@@ -166,9 +166,14 @@ def test_thread_variables(threads: int | None, expected: str, monkeypatch: pytes
 
 
 def test_workers_have_no_terminal_and_no_foreign_descriptors(tmp_path: pathlib.Path) -> None:
-    with (tmp_path / "open").open("w") as file, supervisor() as sup, started(sup) as (token, channel):
+    with (
+        (tmp_path / "open").open("w") as file,
+        supervisor() as sup,
+        started(sup) as (sibling, _),
+        started(sup) as (token, channel),
+    ):
         os.set_inheritable(file.fileno(), True)
-        pid = pid_of(sup, token)
+        assert pid_of(sup, sibling) != (pid := pid_of(sup, token))
         build_with(channel, with_grandchild(note_of(tmp_path)))
         grandchild(note_of(tmp_path))
         open_files = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]

@@ -101,7 +101,11 @@ class Recovery:
     def replace(self, worker: int) -> None:
         """Start a fresh worker in the place of a lost one; `finish` waits for it."""
         self._replaced[worker] += 1
-        self._node.replace(worker, [self._fresh_seed(slot) for slot in self._node.blocks[worker]])
+        try:
+            self._node.replace(worker, [self._fresh_seed(slot) for slot in self._node.blocks[worker]])
+        except LaunchError:
+            self._give_up()
+            raise
         self._starting.append(worker)
 
     def finish(self) -> None:

@@ -278,8 +278,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         report = self._turns.finish(functools.partial(self._engine.end_step, timeout))
         arena = self._engine.arena
         rewards = arena.reward.copy()
-        if not self._warned_reward:
-            self._warned_reward = checks.warn_of_bad_rewards(rewards)
+        self._warned_reward = self._warned_reward or checks.warn_of_bad_rewards(rewards)
         return (
             self._engine.observations.batch(copy=self.copy),
             rewards,
@@ -350,9 +349,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             arena = self._engine.arena
             infos = select(batch_infos(self, report, self._dialect), slots) if report else {}
             infos["env_id"] = slots
+            rewards = arena.reward[slots]
+            self._warned_reward = self._warned_reward or checks.warn_of_bad_rewards(rewards, slots)
             return (
                 self._engine.observations.of(slots),
-                arena.reward[slots],
+                rewards,
                 arena.terminated[slots],
                 arena.truncated[slots],
                 infos,

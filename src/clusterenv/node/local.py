@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import multiprocessing
 import os
 import pickle
 import resource
@@ -282,7 +283,8 @@ class LocalNode:
                 channel.close()
                 raise
         handle.renew(channel, token)
-        setup = Setup(handle.worker, search_path(), self._spare_core, self._builds[handle.worker])
+        build, authkey = self._builds[handle.worker], bytes(multiprocessing.current_process().authkey)
+        setup = Setup(handle.worker, search_path(), self._spare_core, build, authkey)
         try:
             channel.send(setup, limit_s)
         except (ChannelClosed, ChannelTimeout) as error:

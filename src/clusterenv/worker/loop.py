@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
 import os
 import pickle
 import sys
@@ -48,6 +49,7 @@ class Setup:
     sys_path: list[str]
     spare_core: bool
     build: bytes  # a pickled callable that returns the block
+    authkey: bytes = b""  # of the head's process: what a multiprocessing manager of the head asks its clients for
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ def main(sock: socket.socket) -> None:
     try:
         setup: Setup = channel.receive(None)
         sys.path[:] = setup.sys_path
+        multiprocessing.current_process().authkey = setup.authkey
         block = _build(channel, setup)
         if block is None:
             return
@@ -254,15 +257,24 @@ def _packable(report: Report) -> Report:
             pack(info)
             kept.infos.append((slot, info))
         except ResultError:
-            bad = next((key for key, value in info.items() if not _can_pack(value)), "?")
-            error = ResultError(f"the value of info key {bad!r} cannot be sent to the head; make it plain data")
-            kept.failures.append(failure_of(error, slot, "step"))
+            kept.failures.append(_bad_info(info, slot))
+    for slots, infos in report.block_infos:
+        if _can_pack(infos):
+            kept.block_infos.append((slots, infos))
+        else:
+            kept.failures.append(_bad_info(infos, int(slots[0])))
     for slot, observation in report.observations:
         if _can_pack(observation):
             kept.observations.append((slot, observation))
         else:
             kept.failures.append(failure_of(ResultError("the observation cannot be sent to the head"), slot, "step"))
     return kept
+
+
+def _bad_info(info: dict[str, Any], slot: int) -> Failure:
+    bad = next((key for key, value in info.items() if not _can_pack(value)), "?")
+    error = ResultError(f"the value of info key {bad!r} cannot be sent to the head; make it plain data")
+    return failure_of(error, slot, "step")
 
 
 def _can_pack(value: object) -> bool:
