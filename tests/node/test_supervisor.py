@@ -173,7 +173,8 @@ def test_workers_have_no_terminal_and_no_foreign_descriptors(tmp_path: pathlib.P
         started(sup) as (token, channel),
     ):
         os.set_inheritable(file.fileno(), True)
-        assert pid_of(sup, sibling) != (pid := pid_of(sup, token))
+        pid = pid_of(sup, token)
+        assert pid_of(sup, sibling) != pid
         build_with(channel, with_grandchild(note_of(tmp_path)))
         grandchild(note_of(tmp_path))
         open_files = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
