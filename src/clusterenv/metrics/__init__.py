@@ -1,0 +1,1 @@
+"""What a run measures: the names, and where the numbers go."""

@@ -1,0 +1,96 @@
+"""The name of everything that is measured, with its unit and a sentence.
+
+The names are CleanRL's where it has one, so that the plots people own go on working. The x-axis is `global_step`:
+environment steps summed over all workers. "Interval" means since the last time the metric was written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterenv.errors import ConfigError, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One thing that is measured.
+
+    Attributes:
+        name: as it appears in files and plots.
+        unit: of the number.
+        sentence: what the number means.
+    """
+
+    name: str
+    unit: str
+    sentence: str
+
+
+EPISODIC_RETURN = Metric(
+    "charts/episodic_return", "reward", "Mean return of the last 100 finished episodes, over all slots."
+)
+EPISODIC_LENGTH = Metric("charts/episodic_length", "steps", "Mean length of the last 100 finished episodes.")
+EPISODES = Metric("charts/episodes", "episodes", "Episodes finished since the run began.")
+SPS = Metric("charts/SPS", "steps/s", "Environment steps per second over the interval, all workers together.")
+LEARNING_RATE = Metric("charts/learning_rate", "1", "The optimiser's learning rate.")
+
+POLICY_LOSS = Metric("losses/policy_loss", "1", "The clipped objective with its sign turned, mean over minibatches.")
+VALUE_LOSS = Metric("losses/value_loss", "reward^2", "Half the mean squared error of the critic.")
+ENTROPY = Metric("losses/entropy", "nats", "Mean entropy of the learner's action distribution.")
+APPROX_KL = Metric(
+    "losses/approx_kl", "nats", "Estimated KL from the policy that acted to the learner's, in the last epoch."
+)
+CLIPFRAC = Metric("losses/clipfrac", "0-1", "Share of transitions whose probability ratio lies outside the clip range.")
+EXPLAINED_VARIANCE = Metric(
+    "losses/explained_variance", "<= 1", "Share of the variance of the value targets that the critic explained."
+)
+GRAD_NORM = Metric("losses/grad_norm", "1", "Mean norm of the gradient before it was cut.")
+
+POLICY_LAG_MIN = Metric(
+    "sync/policy_lag_min", "versions", "Smallest gap between the head's version and the acting one."
+)
+POLICY_LAG_MEAN = Metric("sync/policy_lag_mean", "versions", "Mean gap over the transitions of the last batch.")
+POLICY_LAG_MAX = Metric("sync/policy_lag_max", "versions", "Largest gap over the transitions of the last batch.")
+DIVERGENCE_MEAN = Metric(
+    "sync/divergence_mean", "nats", "Mean over slots of the divergence of the workers' policies from the newest one."
+)
+DIVERGENCE_MAX = Metric("sync/divergence_max", "nats", "The same, for the worker that is furthest away.")
+SYNC_COUNT = Metric("sync/count", "syncs", "How often weights moved to a worker in the interval.")
+SYNC_BYTES = Metric("sync/bytes", "bytes", "Bytes of weights that moved in the interval.")
+SYNC_SKIPPED = Metric(
+    "sync/skipped", "syncs", "How often a worker stayed with the weights it had in the interval although newer existed."
+)
+SYNC_PUBLISHES = Metric("sync/publishes", "versions", "Versions that the learner published in the interval.")
+SYNC_SAVED = Metric(
+    "sync/saved_fraction", "0-1", "Share of bytes saved since the start, against sending all weights at every version."
+)
+
+RESTARTS = Metric("cluster/restarts", "workers", "Workers that were lost and started afresh since the run began.")
+WORKERS_READY = Metric("cluster/workers_ready", "workers", "Workers that are alive.")
+WORKERS = Metric("cluster/workers", "workers", "Workers that the run asked for.")
+LEARNER_WAIT = Metric("cluster/learner_wait_fraction", "0-1", "Share of the interval that the learner waited for data.")
+WORKER_WAIT = Metric("cluster/worker_wait_fraction", "0-1", "Share of the workers' time spent waiting for the head.")
+
+METRICS: dict[str, Metric] = {value.name: value for value in list(globals().values()) if isinstance(value, Metric)}
+
+# Why syncs happened is a count per reason, and rules may add reasons: the names share a beginning.
+REASON_PREFIX = "sync/reason/"
+
+
+def find(name: str) -> Metric:
+    """The metric of this name.
+
+    Raises:
+        ConfigError: there is none; the message names the nearest.
+
+    Example:
+        >>> find("charts/SPS").unit
+        'steps/s'
+        >>> find("sync/reason/divergence").sentence
+        "Syncs in the interval whose reason was 'divergence'."
+    """
+    if name.startswith(REASON_PREFIX):
+        return Metric(name, "syncs", f"Syncs in the interval whose reason was {name[len(REASON_PREFIX) :]!r}.")
+    if name not in METRICS:
+        raise ConfigError(unknown("metric", name, METRICS))
+    return METRICS[name]

@@ -1,0 +1,1 @@
+"""Where the numbers go: a console line, a file, TensorBoard, Weights & Biases."""

@@ -1,0 +1,61 @@
+"""The names of what is measured."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from clusterenv.errors import ConfigError
+from clusterenv.metrics import keys
+
+# What plots of other people look for. A name that changes here breaks them.
+PROMISED = [
+    "charts/episodic_return",
+    "charts/episodic_length",
+    "charts/SPS",
+    "charts/learning_rate",
+    "losses/policy_loss",
+    "losses/value_loss",
+    "losses/entropy",
+    "losses/approx_kl",
+    "losses/clipfrac",
+    "losses/explained_variance",
+    "sync/policy_lag_mean",
+    "sync/policy_lag_max",
+    "sync/divergence_mean",
+    "sync/divergence_max",
+    "sync/count",
+    "sync/bytes",
+    "sync/skipped",
+    "cluster/restarts",
+    "cluster/learner_wait_fraction",
+    "cluster/worker_wait_fraction",
+]
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_a_promised_name_is_there(name: str) -> None:
+    assert keys.find(name).name == name
+
+
+def test_every_metric_has_a_unit_and_a_sentence() -> None:
+    for metric in keys.METRICS.values():
+        assert re.fullmatch(r"(charts|losses|sync|cluster)/[A-Za-z_]+", metric.name)
+        assert metric.unit
+        assert metric.sentence[0].isupper()
+        assert metric.sentence.endswith(".")
+
+
+def test_no_name_is_used_twice() -> None:
+    constants = [value for value in vars(keys).values() if isinstance(value, keys.Metric)]
+    assert len({metric.name for metric in constants}) == len(constants) == len(keys.METRICS)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown metric 'charts/SPs'\. Did you mean 'charts/SPS'\?"):
+        keys.find("charts/SPs")
+
+
+def test_reasons_of_syncs_need_no_list() -> None:
+    assert keys.find("sync/reason/lag").unit == "syncs"
