@@ -20,6 +20,8 @@ TREE = {
     "LaunchError": ("ClusterEnvError", "RuntimeError"),
     "ResultError": ("ClusterEnvError", "TypeError"),
     "SpaceMismatch": ("ConfigError", "RuntimeError"),
+    "WeightsCorrupt": ("ClusterEnvError", "RuntimeError"),
+    "WeightsError": ("ConfigError",),
     "WorkerLost": ("ClusterEnvError", "RuntimeError"),
     "WorkersMissing": ("LaunchError",),
 }

@@ -23,6 +23,8 @@ NAMES = [
     "ResultError",
     "SpaceMismatch",
     "Timeouts",
+    "WeightsCorrupt",
+    "WeightsError",
     "WorkerLost",
     "WorkersMissing",
     "make_vec",

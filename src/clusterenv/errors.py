@@ -7,11 +7,13 @@ Each says what was wrong, with the value, what was expected, and what to do.
         ConfigTypeError    the same, and the type was the matter                         (also a TypeError)
         SpaceMismatch      the environments of one batch have different spaces           (also a RuntimeError)
         ActionError        the actions do not fit the action space
+        WeightsError       the weights are not finite, or not those of the attached policy
       LaunchError          a worker could not be started
         WorkersMissing     some did not report in time
       WorkerLost           a worker died, hung or was cut off                            (also a RuntimeError)
       EnvError             an environment raised; its own type and traceback are kept
       ResultError          a result could not travel back to the head
+      WeightsCorrupt       weights arrived that cannot be used                           (also a RuntimeError)
 
 Calls in the wrong order raise Gymnasium's own errors: `ClosedEnvironmentError`, `AlreadyPendingCallError`,
 `NoAsyncCallError` and `ResetNeeded`.
@@ -48,6 +50,10 @@ class SpaceMismatch(ConfigError, RuntimeError):
 
 class ActionError(ConfigError):
     """The actions do not fit the action space. No environment was stepped."""
+
+
+class WeightsError(ConfigError):
+    """The weights are not finite, or not those of the attached policy. Nothing was published."""
 
 
 class LaunchError(ClusterEnvError, RuntimeError):
@@ -149,6 +155,10 @@ class EnvError(ClusterEnvError):
 
 class ResultError(ClusterEnvError, TypeError):
     """A result, or an argument, cannot travel between the head and a worker."""
+
+
+class WeightsCorrupt(ClusterEnvError, RuntimeError):
+    """Weights arrived that cannot be used: damaged, of another layout, older, or a difference to unknown ones."""
 
 
 def words_of(error: BaseException) -> str:
