@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis.extra import numpy as hnp
 
+from clusterenv.sync.rules import Reason, Rule, Situation
 from clusterenv.sync.versions import Version
 
 Array = npt.NDArray[Any]
@@ -59,3 +60,58 @@ def two_versions(draw: st.DrawFn) -> tuple[dict[str, Array], dict[str, Array]]:
 def same_bits(left: Array, right: Array) -> bool:
     """Equal to the bit: -0.0 is not 0.0."""
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+
+
+def situation(
+    held: Version | int | None,
+    newest: Version | int,
+    divergence: float | list[float] = 0.0,
+    **more: Any,
+) -> Situation:
+    """A situation of a node; plain numbers are versions of epoch 0."""
+    return Situation(
+        held=Version(0, held) if isinstance(held, int) else held,
+        newest=Version(0, newest) if isinstance(newest, int) else newest,
+        divergence=np.atleast_1d(np.array(divergence, dtype=np.float64)),
+        **{"now_s": 0.0, **more},
+    )
+
+
+class Node:
+    """Plays the head for one node: asks the decider, moves weights when told to, and keeps the reasons."""
+
+    def __init__(self, rule: Rule, nbytes: int = 1000) -> None:
+        self.decider = rule.start(1)
+        self.held: Version | None = None
+        self.newest = V0
+        self.now_s, self.batches, self.nbytes = 0.0, 0, nbytes
+        self.syncs: list[tuple[float, Reason]] = []
+        self.ask()
+
+    def ask(self, divergence: float | list[float] = 0.0, **more: Any) -> Reason | None:
+        facts = {"now_s": self.now_s, "batches": self.batches, "sync_bytes": self.nbytes, **more}
+        reason = self.decider.consider(situation(self.held, self.newest, divergence, **facts))
+        if reason is not None:
+            self.held = self.newest
+            self.syncs.append((self.now_s, reason))
+            self.decider.synced(self.newest, reason, now_s=self.now_s, nbytes=self.nbytes)
+        return reason
+
+    def publish(self, divergence: float | list[float] = 0.0, **more: Any) -> Reason | None:
+        """A new version exists; the workers are this far away from it."""
+        self.newest = self.newest.next()
+        return self.ask(divergence, request=False, **more)
+
+    def learn(self, divergence: float | list[float] = 0.0, **more: Any) -> Reason | None:
+        """The learner takes a batch and publishes once."""
+        self.batches += 1
+        return self.publish(divergence, **more)
+
+    @property
+    def lag(self) -> int:
+        assert self.held is not None
+        return self.held.lag(self.newest)
+
+    @property
+    def reasons(self) -> list[Reason]:
+        return [reason for _, reason in self.syncs]

@@ -1,0 +1,131 @@
+"""What makes APS fire: a fixed divergence, one that is steered towards an effective sample size, or a byte budget.
+
+Each of the three can be wrong in the same way: a bar that lies above the level where the divergence saturates is never
+reached. The guards in `aps` answer that for all of them; here no bar is ever driven there by a controller.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from clusterenv.sync.rules import Reason
+
+if TYPE_CHECKING:
+    from clusterenv.sync.rules import Situation
+
+# Below this nothing is known: rounding weights to bfloat16 alone moves a policy by about 1e-7 nats.
+FLOOR = 1e-6
+
+# How fast the threshold follows the effective sample size: 0.02 too low shrinks it by a tenth with each batch.
+_ETA = 5.0
+_LOWEST_THRESHOLD = 1e-5
+_HIGHEST_THRESHOLD = 1.0
+# How fast the memory of a saturation level fades, per batch. Without it, an early level (a warm-up with tiny steps)
+# would hold the threshold down for ever, because below it no other level is ever seen.
+_FADE = 1.02
+
+# A budget is not spent on less than this: an effective sample size of 0.9998.
+_WORTH = 1e-4
+
+
+class Trigger:
+    """Fires when the largest divergence of a worker exceeds a threshold."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+
+    def update(self, situation: Situation) -> None:
+        """Time has passed, batches may have been taken."""
+
+    def fires(self, situation: Situation) -> Reason | None:
+        """The reason to move weights now, or None."""
+        return Reason.DIVERGENCE if situation.largest > self.threshold else None
+
+    def saturated(self, level: float) -> None:
+        """The divergence has stopped growing at this level."""
+
+    def may_stall(self) -> bool:
+        """Whether there are means for a sync that the stall rule asks for."""
+        return True
+
+    def synced(self, now_s: float, nbytes: int) -> None:
+        """Weights have moved, for whatever reason."""
+
+
+class ForESS(Trigger):
+    """Steers the threshold so that the mean effective sample size settles at a target.
+
+    With each batch, log(threshold) moves by a step in proportion to how far the sample size is from the target. The
+    threshold stays below half of the level at which the divergence was last seen to saturate: a target that is never
+    missed would otherwise drive it up without end.
+    """
+
+    def __init__(self, target: float) -> None:
+        # For small divergences the importance weights have a variance of about twice the divergence.
+        super().__init__((1.0 / target - 1.0) / 2.0)
+        self._target = target
+        self._cap = _HIGHEST_THRESHOLD
+        self._batches: int | None = None
+
+    def update(self, situation: Situation) -> None:
+        """One step of the controller with each batch."""
+        if self._batches is not None and situation.batches > self._batches:
+            step = _ETA * (_mean_ess(situation) - self._target)
+            self._cap = min(self._cap * _FADE, _HIGHEST_THRESHOLD)
+            self._set(self.threshold * math.exp(step))
+        self._batches = situation.batches
+
+    def saturated(self, level: float) -> None:
+        """Stay below half of that level from now on."""
+        self._cap = level / 2.0
+        self._set(self.threshold)
+
+    def _set(self, threshold: float) -> None:
+        self.threshold = max(_LOWEST_THRESHOLD, min(threshold, self._cap))
+
+
+class ForBytes(Trigger):
+    """A token bucket: bytes come in at a fixed rate, and a sync takes what it costs.
+
+    There is no threshold that could run away. The bucket holds two syncs at most, so that a quiet hour is not followed
+    by a flood, and owes one at most, so that a sync that a guard forced is paid back and then forgotten.
+    """
+
+    def __init__(self, bytes_per_s: float) -> None:
+        super().__init__(_WORTH)
+        self._rate = bytes_per_s
+        self._tokens = 0.0
+        self._cost = 0
+        self._at_s: float | None = None
+
+    def update(self, situation: Situation) -> None:
+        """Fill the bucket for the time that has passed."""
+        self._cost = situation.sync_bytes or self._cost
+        self._fill(situation.now_s)
+
+    def fires(self, situation: Situation) -> Reason | None:
+        """Spend as soon as a sync can be paid and is worth anything."""
+        return Reason.BUDGET if self._tokens >= self._cost and situation.largest > self.threshold else None
+
+    def may_stall(self) -> bool:
+        """A stalled learner may borrow one sync ahead, not more: over time the stall rule keeps to the budget too."""
+        return self._tokens >= 0.0
+
+    def synced(self, now_s: float, nbytes: int) -> None:
+        """Pay, or owe."""
+        self._cost = nbytes or self._cost
+        self._fill(now_s)
+        self._tokens = max(self._tokens - nbytes, -float(self._cost))
+
+    def _fill(self, now_s: float) -> None:
+        passed = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
+        self._at_s = now_s
+        self._tokens = max(-float(self._cost), min(self._tokens + self._rate * passed, 2.0 * self._cost))
+
+
+def _mean_ess(situation: Situation) -> float:
+    """The mean over workers of what was measured; where nothing was, what the divergences say."""
+    measured = [] if situation.ess is None else [value for value in situation.ess.tolist() if not math.isnan(value)]
+    values = measured or [1.0 / (1.0 + 2.0 * value) for value in situation.divergence.tolist() if value >= 0.0]
+    return sum(values) / len(values) if values else 1.0

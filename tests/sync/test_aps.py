@@ -1,0 +1,241 @@
+"""Adaptive synchronisation: each reason alone, their order, what is refused, and the deadlock that the guards end."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from clusterenv.errors import ConfigError, ConfigTypeError
+from clusterenv.sync.aps import APS, Plateau, parse_bandwidth
+from clusterenv.sync.rules import Reason
+from clusterenv.sync.versions import Version
+from tests.sync.kit import Node, situation
+
+# As few guards as are allowed.
+BARE: dict[str, Any] = {"max_lag": None, "max_age_s": 1e6, "stall_after": None}
+
+
+def test_drift_of_any_worker_moves_the_weights_of_the_node() -> None:
+    node = Node(APS(0.05, **BARE))
+    assert node.publish([0.01, 0.05, 0.0]) is None
+    assert node.publish([0.01, 0.051, 0.0]) is Reason.DIVERGENCE
+
+
+def test_a_threshold_of_zero_moves_with_any_drift() -> None:
+    node = Node(APS(0, **BARE))
+    assert [node.publish(0.0), node.publish(1e-9)] == [None, Reason.DIVERGENCE]
+
+
+def test_unknown_drift_moves_nothing_and_the_guards_still_do() -> None:
+    node = Node(APS(0.05, max_lag=3))
+    assert [node.publish(math.nan) for _ in range(3)] == [None, None, Reason.LAG]
+
+
+def test_lag() -> None:
+    node = Node(APS(max_lag=4, max_age_s=None))
+    assert [node.publish() for _ in range(8)] == [None] * 3 + [Reason.LAG] + [None] * 3 + [Reason.LAG]
+
+
+def test_age_counts_from_the_first_newer_version() -> None:
+    node = Node(APS(max_age_s=10.0))
+    node.now_s = 100.0  # nothing newer existed until now
+    assert node.publish() is None
+    node.now_s = 109.0
+    assert node.publish() is None
+    node.now_s = 110.0
+    assert node.ask() is Reason.AGE
+    node.now_s = 200.0
+    assert [node.ask(), node.publish()] == [None, None]
+
+
+def test_age_counts_from_the_sync_for_what_came_while_weights_were_under_way() -> None:
+    decider = APS(max_age_s=10.0).start(1)
+    decider.synced(Version(0, 0), Reason.FIRST, now_s=0.0)
+    assert decider.consider(situation(0, 1, 1.0, now_s=1.0)) is Reason.DIVERGENCE
+    assert decider.consider(situation(1, 2, 0.0, now_s=2.0)) is None  # version 1 is under way
+    decider.synced(Version(0, 1), Reason.DIVERGENCE, now_s=3.0)
+    assert decider.consider(situation(1, 2, 0.0, now_s=12.9)) is None
+    assert decider.consider(situation(1, 2, 0.0, now_s=13.0)) is Reason.AGE
+
+
+def test_the_interval_holds_everything_back() -> None:
+    node = Node(APS(max_lag=2, max_age_s=5.0, min_interval_s=5.0))
+    node.now_s = 4.9
+    assert [node.publish(1.0) for _ in range(5)] == [None] * 5
+    node.now_s = 5.0
+    assert node.ask(1.0) is Reason.DIVERGENCE
+
+
+def test_the_interval_does_not_hold_back_a_node_without_weights_or_a_demand() -> None:
+    node = Node(APS(min_interval_s=5.0))
+    node.held = None
+    assert node.ask() is Reason.RECONNECT
+    node.decider.force()
+    assert node.publish() is Reason.FORCED
+
+
+def test_the_order_of_reasons() -> None:
+    def all_at_once(divergence: float, **rule: Any) -> Reason | None:
+        node = Node(APS(0.05, **rule))
+        for _ in range(4):
+            node.newest = node.newest.next()
+            node.batches += 1
+            node.decider.consider(situation(node.held, node.newest, divergence, batches=node.batches))
+        node.now_s = 99.0
+        node.batches += 1
+        return node.publish(divergence)
+
+    assert all_at_once(0.2, max_lag=5, stall_after=4) is Reason.DIVERGENCE
+    assert all_at_once(0.02, max_lag=5, stall_after=4) is Reason.LAG
+    assert all_at_once(0.02, max_lag=6, stall_after=4) is Reason.AGE
+    assert all_at_once(0.02, max_lag=6, max_age_s=100.0, stall_after=4) is Reason.STALL
+    assert all_at_once(0.02, max_lag=6, max_age_s=100.0, stall_after=5) is None
+
+
+# The deadlock.
+
+
+def saturating(versions_behind: int) -> float:
+    """PPO's clip ties the learner to a policy that stands still: it can move 0.02 nats away and no farther."""
+    return 0.02 * (1.0 - 0.5**versions_behind)
+
+
+def run(node: Node, batches: int, seconds_each: float = 1.0) -> None:
+    for _ in range(batches):
+        node.now_s += seconds_each
+        node.learn(saturating(node.lag + 1))
+
+
+def test_without_guards_a_threshold_above_saturation_never_fires_until_the_cap() -> None:
+    node = Node(APS(0.05, max_lag=None, max_age_s=500.0, stall_after=None))
+    run(node, 500)
+    assert node.reasons == [Reason.FIRST]
+    run(node, 1)
+    assert node.syncs[1:] == [(501.0, Reason.AGE)]
+
+
+def test_the_stall_rule_ends_the_deadlock_a_few_batches_after_saturation() -> None:
+    node = Node(APS(0.05, max_lag=None, max_age_s=500.0, stall_after=4))
+    run(node, 40)
+    # By the fifth batch the divergence is within 5 % of where it will stay; four batches on, that is seen.
+    assert node.syncs[1:] == [(9.0, Reason.STALL), (18.0, Reason.STALL), (27.0, Reason.STALL), (36.0, Reason.STALL)]
+
+
+def test_at_a_level_from_the_start_a_stall_takes_just_as_many_batches_as_it_is_told() -> None:
+    for after in (1, 4, 7):
+        node = Node(APS(0.05, **{**BARE, "stall_after": after}))
+        assert [node.learn(0.02) for _ in range(after + 1)] == [None] * after + [Reason.STALL]
+
+
+def test_a_threshold_below_saturation_needs_no_guard() -> None:
+    node = Node(APS(0.015, **BARE))
+    run(node, 40)
+    assert set(node.reasons[1:]) == {Reason.DIVERGENCE}
+
+
+def test_a_stall_counts_batches_and_not_versions() -> None:
+    node = Node(APS(0.05, **{**BARE, "stall_after": 4}))
+    assert node.learn(0.02) is None
+    assert [node.publish(0.02) for _ in range(1000)] == [None] * 1000
+    assert [node.learn(0.02) for _ in range(4)] == [None, None, None, Reason.STALL]
+
+
+def test_batches_without_a_new_version_are_no_stall() -> None:
+    node = Node(APS(0.05, **{**BARE, "stall_after": 4}))
+    node.learn(0.02)
+    for _ in range(20):
+        node.batches += 1
+        assert node.ask(0.02) is None
+    assert node.publish(0.02) is Reason.STALL
+
+
+def test_a_divergence_that_grows_is_no_stall() -> None:
+    node = Node(APS(10.0, **{**BARE, "stall_after": 4}))
+    assert not any(node.learn(0.01 * 1.02**step) for step in range(200))  # 8 % in four batches
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-7])
+def test_a_policy_that_acts_the_same_holds_nobody_back(level: float) -> None:
+    node = Node(APS(0.05, **{**BARE, "stall_after": 1}))
+    assert not any(node.learn(level) for _ in range(200))
+
+
+def test_the_plateau_remembers_no_more_than_its_window() -> None:
+    plateau = Plateau(3)
+    for batch in range(1000):
+        plateau.update(batch, 0.02, Version(0, batch))
+    assert len(plateau._marks) == 4
+
+
+# What is refused.
+
+
+def test_the_defaults() -> None:
+    assert dataclasses.asdict(APS()) == {
+        "threshold": 0.05,
+        "divergence": "auto",
+        "max_lag": 64,
+        "max_age_s": 60.0,
+        "min_interval_s": 0.0,
+        "stall_after": 4,
+        "target_ess": None,
+        "bandwidth": None,
+    }
+    assert APS(target_ess=0.9).threshold is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_lag": None, "max_age_s": None}, "must not both be None. A loss with a trust region, such as PPO's clip"),
+        ({"threshold": 0.1, "target_ess": 0.9}, "one of threshold, target_ess and bandwidth, not threshold and target"),
+        ({"bandwidth": 1.0, "target_ess": 0.9}, "not target_ess and bandwidth"),
+        ({"threshold": -0.1}, "threshold=-0.1 must not be negative"),
+        ({"threshold": math.inf}, "threshold=inf must be finite"),
+        ({"target_ess": 1.0}, "target_ess=1.0 must lie between 0 and 1"),
+        ({"target_ess": 0}, "target_ess=0 must lie between 0 and 1"),
+        ({"divergence": "lgop"}, r"unknown divergence 'lgop'\. Did you mean 'logp'"),
+        ({"max_lag": 0}, "max_lag=0 must be at least 1"),
+        ({"stall_after": 0}, "stall_after=0 must be at least 1"),
+        ({"max_age_s": 0.0}, "max_age_s=0.0 must be a positive"),
+        ({"min_interval_s": -1.0}, "min_interval_s=-1.0 must not be negative"),
+        ({"min_interval_s": 61.0}, "min_interval_s=61.0 is longer than max_age_s=60.0"),
+        ({"bandwidth": 0}, "bandwidth=0 must be more than 0"),
+        ({"bandwidth": "0MB/s"}, "bandwidth='0MB/s' must be more than 0"),
+        ({"bandwidth": "2Mb/s"}, "bandwidth='2Mb/s' must be bytes per second, as in '2MB/s'"),
+        ({"bandwidth": "fast"}, "must be bytes per second"),
+    ],
+)
+def test_wrong_values_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        APS(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"threshold": "0.05"}, {"threshold": True}, {"max_lag": 1.5}, {"stall_after": "4"}, {"min_interval_s": None}],
+)
+def test_wrong_types_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigTypeError):
+        APS(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("2MB/s", 2e6),
+        ("500 KiB/s", 512_000.0),
+        ("1.5GB/s", 1.5e9),
+        ("10kB/s", 1e4),
+        ("10KB/s", 1e4),
+        (" 3 MiB/s ", 3 * 2**20),
+        ("7B/s", 7.0),
+        (125_000, 125_000.0),
+    ],
+)
+def test_bandwidths(text: float | str, rate: float) -> None:
+    assert parse_bandwidth(text) == rate
+    assert APS(bandwidth=text).bandwidth == rate
