@@ -1,0 +1,64 @@
+"""Generalised advantage estimation. Pure functions of tensors [T, N]: T steps, N slots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def next_values(
+    value: Tensor, terminated: Tensor, truncated: Tensor, final_value: Tensor, final_at: tuple[Tensor, Tensor]
+) -> Tensor:
+    """What each step may count on after it, [T, N].
+
+    Usually the value of the next observation. After an episode's end the next observation belongs to another episode,
+    so there it is the value of the episode's own last observation if it was truncated (it would have gone on), and
+    nothing if it terminated.
+
+    Args:
+        value: of every observation, [T + 1, N].
+        terminated: [T, N] bool.
+        truncated: [T, N] bool. A step that is both has terminated.
+        final_value: of the last observation of each episode that ended here, [K].
+        final_at: where they ended: t and n, each [K].
+    """
+    following = value[1:].clone()
+    following[final_at] = final_value.to(following.dtype)
+    ended = terminated | truncated
+    told = torch.zeros_like(ended)
+    told[final_at] = True
+    # An end without a last observation must not count on a stranger's value.
+    return torch.where(terminated | (ended & ~told), torch.zeros_like(following), following)
+
+
+def advantages(
+    reward: Tensor, value: Tensor, next_value: Tensor, ended: Tensor, *, gamma: float, gae_lambda: float
+) -> Tensor:
+    """Generalised advantage estimation, [T, N].
+
+    Args:
+        reward: of each step, [T, N].
+        value: of the observation before each step, [T, N].
+        next_value: what each step may count on after it, see `next_values`, [T, N].
+        ended: the step ended an episode, by termination or truncation, [T, N] bool.
+        gamma: discount.
+        gae_lambda: 0 looks one step ahead, 1 to the end.
+
+    Example:
+        >>> one = torch.ones(2, 1)
+        >>> no = torch.zeros(2, 1, dtype=torch.bool)
+        >>> advantages(one, 0 * one, 0 * one, no, gamma=0.5, gae_lambda=1.0).flatten().tolist()
+        [1.5, 1.0]
+    """
+    delta = reward + gamma * next_value - value
+    # What is earned in the next episode says nothing about this one.
+    keep = (~ended).to(delta.dtype) * (gamma * gae_lambda)
+    result = torch.empty_like(delta)
+    following = torch.zeros_like(delta[0])
+    for t in reversed(range(len(delta))):
+        following = torch.addcmul(delta[t], keep[t], following, out=result[t])
+    return result

@@ -1,0 +1,142 @@
+"""The folder of a run: everything that it leaves behind, and everything needed to repeat or resume it.
+
+    runs/CartPole-v1__ppo__1__20250102-150405/
+      run.toml        the complete configuration, and the versions of the libraries
+      metrics.csv     every number that was measured
+      checkpoints/    the newest two
+    runs/latest       a link to the newest run
+
+No environment variables are stored: on a cluster they hold secrets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import pathlib
+import platform
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clusterenv import __version__
+from clusterenv.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the same library, before it joined Python
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    import datetime
+
+FORMAT = 1
+_LIBRARIES = ("gymnasium", "numpy", "torch", "onnxruntime")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Where a run keeps its files.
+
+    Attributes:
+        path: the folder.
+    """
+
+    path: pathlib.Path
+
+    @classmethod
+    def create(
+        cls, root: str | os.PathLike[str], *, env_id: str, algorithm: str, seed: int, now: datetime.datetime
+    ) -> RunFolder:
+        """Make a fresh folder, and let `latest` point to it."""
+        # "ALE/Pong-v5" and "module:Env-v0" are ids; a folder has neither slash nor colon.
+        name = f"{re.sub(r'[^A-Za-z0-9._-]', '-', env_id)}__{algorithm}__{seed}__{now:%Y%m%d-%H%M%S}"
+        root = pathlib.Path(root)
+        root.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while True:
+            path = root / (name if number == 1 else f"{name}-{number}")
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:  # another run of the same second
+                number += 1
+        _point_latest(root, path.name)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """An existing folder.
+
+        Raises:
+            ConfigError: there is no run there.
+        """
+        folder = cls(pathlib.Path(path).resolve())
+        if not folder.settings_file.is_file():
+            raise ConfigError(
+                f"{os.fspath(path)!r} is no run: it has no run.toml. Name a folder such as runs/latest, "
+                "made by `clusterenv train`."
+            )
+        return folder
+
+    @property
+    def settings_file(self) -> pathlib.Path:
+        """run.toml."""
+        return self.path / "run.toml"
+
+    @property
+    def metrics_file(self) -> pathlib.Path:
+        """metrics.csv."""
+        return self.path / "metrics.csv"
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    def write(self, algorithm: str, config: dict[str, Any]) -> None:
+        """Write run.toml: aside, then put in place."""
+        import tomli_w
+
+        content = {"format": FORMAT, "algorithm": algorithm, "config": config, "versions": _versions()}
+        aside = self.path / ".run.toml.new"
+        aside.write_text(tomli_w.dumps(content), encoding="utf-8")
+        os.replace(aside, self.settings_file)
+
+    def read(self) -> tuple[str, dict[str, Any]]:
+        """The algorithm and its configuration, as `write` got them."""
+        return read_settings(self.settings_file)
+
+
+def read_settings(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
+    """The algorithm and the configuration of a run.toml.
+
+    Raises:
+        ConfigError: it cannot be read, or is not one.
+    """
+    try:
+        content = tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{os.fspath(path)} cannot be read: {error}.") from error
+    if content.get("format") != FORMAT:
+        raise ConfigError(f"{os.fspath(path)} has format={content.get('format')!r}; this version reads {FORMAT}.")
+    return str(content.get("algorithm", "")), dict(content.get("config", {}))
+
+
+def _versions() -> dict[str, str]:
+    versions = {"clusterenv": __version__, "python": platform.python_version()}
+    for library in _LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[library] = importlib.metadata.version(library)
+    return versions
+
+
+def _point_latest(root: pathlib.Path, name: str) -> None:
+    link, aside = root / "latest", root / f".latest.{os.getpid()}"
+    # A convenience: a file system without links, or a run beside this one, must not stop the run.
+    with contextlib.suppress(OSError):
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(name)
+        os.replace(aside, link)

@@ -1,0 +1,74 @@
+"""Settings to and from a TOML file: frozen dataclasses, nested, with nothing lost on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any, TypeVar
+
+from clusterenv.errors import ConfigError, unknown
+
+Settings = TypeVar("Settings")
+
+
+def to_table(settings: Any) -> dict[str, Any]:
+    """A dataclass as a table for TOML: nested ones as tables, tuples as lists, None left out (TOML has none).
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Size:
+        ...     width: int = 1
+        ...     height: int | None = None
+        >>> to_table(Size(width=3))
+        {'width': 3}
+    """
+    table: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            table[field.name] = to_table(value)
+        elif value is not None:
+            table[field.name] = list(value) if isinstance(value, tuple) else value
+    return table
+
+
+def from_table(kind: type[Settings], table: dict[str, Any], where: str = "") -> Settings:
+    """The dataclass that `to_table` made a table of. What is not named has its default.
+
+    Raises:
+        ConfigError: a name or the type of a value is wrong; the message says where.
+    """
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for name, value in table.items():
+        if name not in hints:
+            raise ConfigError(unknown(f"setting in {where or 'the file'}", name, hints))
+        values[name] = _fitted(hints[name], value, f"{where}.{name}" if where else name)
+    return kind(**values)
+
+
+def _fitted(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return from_table(typing.cast("type[Any]", hint), value, where)
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    for option in options:
+        if _fits(option, value):
+            if typing.get_origin(option) is tuple:
+                return tuple(value)
+            return float(value) if option is float else value
+    named = " or ".join(getattr(option, "__name__", str(option)) for option in options if option is not type(None))
+    raise ConfigError(f"{where}={value!r} must be {named}.")
+
+
+def _fits(option: Any, value: Any) -> bool:
+    origin = typing.get_origin(option)
+    if origin is typing.Literal:
+        return value in typing.get_args(option)
+    if origin is tuple:
+        return isinstance(value, (list, tuple)) and all(_fits(typing.get_args(option)[0], part) for part in value)
+    if option is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if option is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(option, type) and isinstance(value, option)

@@ -1,0 +1,208 @@
+"""From batches and the cluster's own counters to metrics and a summary. Time comes in as an argument."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clusterenv.metrics import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterenv.env.batch import Batch
+
+WINDOW = 100  # episodes in the mean return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What came of a run.
+
+    Attributes:
+        env_id: the environment.
+        seed: of the run.
+        steps: environment steps, over all workers.
+        seconds: from the first to the last.
+        episodes: that finished.
+        final_return: mean over the last 100 of them; NaN if none finished.
+        publishes: versions that the learner made.
+        syncs: how often weights moved to a worker or node.
+        sync_reasons: why, with counts.
+        bytes: of weights that moved.
+        always_bytes: what sending all weights at every version would have moved.
+        lag_mean: versions between the newest policy and the one that acted, over all transitions.
+        lag_max: the largest of these.
+        divergence_mean: over all batches, of the workers' policies from the newest one.
+        divergence_max: the largest of these.
+        restarts: workers that were lost and started afresh.
+        interrupted: whether it was stopped from outside.
+    """
+
+    env_id: str
+    seed: int
+    steps: int
+    seconds: float
+    episodes: int
+    final_return: float
+    publishes: int
+    syncs: int
+    sync_reasons: dict[str, int] = field(default_factory=dict)
+    bytes: int
+    always_bytes: int
+    lag_mean: float
+    lag_max: int
+    divergence_mean: float
+    divergence_max: float
+    restarts: int = 0
+    interrupted: bool = False
+
+    @property
+    def steps_per_second(self) -> float:
+        """Over the whole run."""
+        return self.steps / self.seconds if self.seconds > 0 else math.nan
+
+    @property
+    def saved(self) -> float:
+        """Share of the bytes that were saved, against sending all weights at every version."""
+        return saved_share(self.bytes, self.always_bytes)
+
+
+@dataclass
+class Tracker:
+    """Counts what goes by.
+
+    Attributes:
+        workers: how many the run asked for.
+        full_bytes: the size of all weights, encoded without a base.
+        steps: so far.
+        episodes: finished so far.
+    """
+
+    workers: int
+    full_bytes: int
+    steps: int = 0
+    episodes: int = 0
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    lengths: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def __post_init__(self) -> None:
+        self._lag_sum, self._lag_max, self._seen = 0.0, 0, 0
+        self._divergences: list[tuple[float, float]] = []
+        self._batch_values: dict[str, float] = {}
+        self._before: Mapping[str, Any] = {}
+        self._steps_before, self._seconds_before, self._waited_s = self.steps, 0.0, 0.0
+
+    @property
+    def mean_return(self) -> float:
+        """Mean return of the last 100 finished episodes; NaN before the first."""
+        return float(np.mean(self.returns)) if self.returns else math.nan
+
+    def take(self, batch: Batch, waited_s: float) -> None:
+        """Count a batch for which the learner waited this long."""
+        self.steps += batch.steps
+        self._waited_s += waited_s
+        self.episodes += len(batch.episodes.returns)
+        self.returns.extend(np.asarray(batch.episodes.returns, float).tolist())
+        self.lengths.extend(np.asarray(batch.episodes.lengths, float).tolist())
+        self._seen += batch.lag.size
+        self._lag_sum += float(batch.lag.sum())
+        self._lag_max = max(self._lag_max, int(batch.lag.max()))
+        self._batch_values = {
+            keys.POLICY_LAG_MIN.name: float(batch.lag.min()),
+            keys.POLICY_LAG_MEAN.name: float(batch.lag.mean()),
+            keys.POLICY_LAG_MAX.name: float(batch.lag.max()),
+        }
+        known = batch.divergence[np.isfinite(batch.divergence)]
+        if known.size:
+            mean, largest = float(known.mean()), float(known.max())
+            self._divergences.append((mean, largest))
+            self._batch_values |= {keys.DIVERGENCE_MEAN.name: mean, keys.DIVERGENCE_MAX.name: largest}
+
+    def metrics(self, stats: Mapping[str, Any], seconds: float) -> dict[str, float]:
+        """The metrics of the interval since the last call, from the counters of `ClusterEnv.stats()`."""
+        passed = seconds - self._seconds_before
+        syncs, publishes = self._since(stats, "syncs"), self._since(stats, "publishes")
+        values = {
+            **self._batch_values,
+            keys.EPISODES.name: self.episodes,
+            keys.SYNC_COUNT.name: syncs,
+            keys.SYNC_PUBLISHES.name: publishes,
+            keys.SYNC_BYTES.name: total_bytes(stats) - total_bytes(self._before),
+            keys.SYNC_SKIPPED.name: max(0, publishes * self.workers - syncs),
+            keys.SYNC_SAVED.name: saved_share(total_bytes(stats), self.always_bytes(stats)),
+            keys.WORKERS.name: self.workers,
+            keys.WORKERS_READY.name: stats.get("workers_ready", self.workers),
+            keys.RESTARTS.name: stats.get("restarts", 0),
+            **self._reasons(stats),
+        }
+        if self.returns:
+            values |= {keys.EPISODIC_RETURN.name: self.mean_return}
+            values |= {keys.EPISODIC_LENGTH.name: float(np.mean(self.lengths))}
+        if passed > 0:
+            values[keys.SPS.name] = (self.steps - self._steps_before) / passed
+            values[keys.LEARNER_WAIT.name] = min(1.0, self._waited_s / passed)
+        values |= self._worker_wait(stats)
+        self._before, self._seconds_before, self._steps_before = dict(stats), seconds, self.steps
+        self._waited_s = 0.0
+        return {name: float(value) for name, value in values.items() if not math.isnan(value)}
+
+    def always_bytes(self, stats: Mapping[str, Any]) -> int:
+        """What sending all weights at every version would have moved."""
+        return int(stats.get("publishes", 0)) * self.full_bytes
+
+    def summary(self, stats: Mapping[str, Any], *, env_id: str, seed: int, seconds: float) -> Summary:
+        """What came of it all."""
+        divergences = np.array(self._divergences) if self._divergences else np.full((1, 2), np.nan)
+        return Summary(
+            env_id=env_id,
+            seed=seed,
+            steps=self.steps,
+            seconds=seconds,
+            episodes=self.episodes,
+            final_return=self.mean_return,
+            publishes=int(stats.get("publishes", 0)),
+            syncs=int(stats.get("syncs", 0)),
+            sync_reasons=dict(stats.get("sync_reasons", {})),
+            bytes=total_bytes(stats),
+            always_bytes=self.always_bytes(stats),
+            lag_mean=self._lag_sum / self._seen if self._seen else math.nan,
+            lag_max=self._lag_max,
+            divergence_mean=float(divergences[:, 0].mean()),
+            divergence_max=float(divergences[:, 1].max()),
+            restarts=int(stats.get("restarts", 0)),
+        )
+
+    def _since(self, stats: Mapping[str, Any], name: str) -> float:
+        return float(stats.get(name, 0) - self._before.get(name, 0))
+
+    def _reasons(self, stats: Mapping[str, Any]) -> dict[str, float]:
+        before = self._before.get("sync_reasons", {})
+        counts = stats.get("sync_reasons", {})
+        return {f"{keys.REASON_PREFIX}{reason}": count - before.get(reason, 0) for reason, count in counts.items()}
+
+    def _worker_wait(self, stats: Mapping[str, Any]) -> dict[str, float]:
+        """The share of the workers' time since the last call in which they waited."""
+        now, before = stats.get("time_s", {}), self._before.get("time_s", {})
+        spent = {part: now.get(part, 0.0) - before.get(part, 0.0) for part in ("env", "policy", "wait")}
+        total = sum(spent.values())
+        return {keys.WORKER_WAIT.name: spent["wait"] / total} if total > 0 else {}
+
+
+def total_bytes(stats: Mapping[str, Any]) -> int:
+    """Bytes of weights that have moved, of all encodings."""
+    return int(stats.get("weight_bytes", {}).get("total", 0))
+
+
+def saved_share(sent: int, always: int) -> float:
+    """Share of `always` that was not sent; NaN before anything could be.
+
+    Example:
+        >>> saved_share(12, 100)
+        0.88
+    """
+    return 1.0 - sent / always if always else math.nan

@@ -1,0 +1,29 @@
+"""Observations are an array, or a dictionary or tuple of them: the same function for each array."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+def each(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """The same tree, with `function` applied to every array.
+
+    Example:
+        >>> each(lambda array: array + 1, {"a": 1, "b": (2, 3)})
+        {'a': 2, 'b': (3, 4)}
+    """
+    if isinstance(tree, dict):
+        return {key: each(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(each(function, value) for value in tree)
+    return function(tree)
+
+
+def rows(tree: Any) -> Any:
+    """Time and slots in one axis: [T, N, ...] -> [T * N, ...]."""
+    return each(lambda array: array.flatten(0, 1), tree)

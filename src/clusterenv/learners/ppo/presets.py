@@ -1,0 +1,32 @@
+"""Settings that are known to work, by environment. What is not named has the default of `PPOConfig`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterenv.learners.ppo.config import PPOConfig
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {},
+    "LunarLander-v3": {
+        "num_envs": 64,
+        "rollout_steps": 128,
+        "total_steps": 1_500_000,
+        "learning_rate": 1e-3,
+        "gamma": 0.999,
+        "gae_lambda": 0.98,
+        "epochs": 4,
+        "minibatches": 16,
+        "entropy_coef": 0.01,
+    },
+}
+
+
+def preset(env_id: str) -> PPOConfig:
+    """The settings for an environment; the defaults if there are none of its own.
+
+    Example:
+        >>> preset("LunarLander-v3").gamma
+        0.999
+    """
+    return PPOConfig(env_id=env_id, **PRESETS.get(env_id, {}))

@@ -1,0 +1,135 @@
+"""One update of PPO: from a batch to a better network. It knows no environments."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from clusterenv.learners.common import checkpoint, gae, torch_distributions, trees
+from clusterenv.learners.common.networks import ActorCritic
+from clusterenv.learners.ppo.loss import Samples, explained_variance, loss
+from clusterenv.metrics import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterenv.env.batch import Batch
+    from clusterenv.learners.ppo.config import PPOConfig
+
+
+class Updater:
+    """The network, Adam, and what one batch does to them."""
+
+    def __init__(self, config: PPOConfig, observation_space: Any, action_space: Any) -> None:
+        self.config = config
+        # The network's first weights follow from the seed and from nothing else; nobody's global state is touched.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.network = ActorCritic(
+                observation_space, action_space, hidden=config.hidden, normalize=config.normalize_observations
+            )
+        self.network.to(config.device)
+        self.adam = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, eps=1e-5)
+        self._order = torch.Generator().manual_seed(config.seed)
+
+    def update(self, batch: Batch, left: float, after_step: Callable[[], None]) -> dict[str, float]:
+        """Learn from a batch, and return the losses.
+
+        Args:
+            batch: as tensors, on the learner's device.
+            left: the share of the step budget that is left; learning rate and entropy bonus fall with it.
+            after_step: called after each gradient step.
+        """
+        left = left if self.config.anneal else 1.0
+        for group in self.adam.param_groups:
+            group["lr"] = self.config.learning_rate * left
+        samples, explained = self.samples(batch)
+        rounds: list[torch.Tensor] = []
+        for _ in range(self.config.epochs):
+            epoch = self._pass(samples, left, after_step)
+            rounds.append(epoch)
+            if self.config.target_kl is not None and epoch[3] > self.config.target_kl:
+                break
+        # After the gradient steps: the ratios above compare policies that see observations on the same scale.
+        self.network.learn_scale(trees.rows(trees.each(lambda array: array[:-1], batch.obs)))
+        return self._losses(torch.stack(rounds), explained)
+
+    @torch.no_grad()
+    def samples(self, batch: Batch) -> tuple[Samples, float]:
+        """The transitions of a batch with advantages and targets by the newest critic, and how good that was.
+
+        The values that came with the batch are those of the workers' older critics, and are not used.
+        """
+        config, network = self.config, self.network
+        value = network.value(trees.rows(batch.obs)).view(batch.T + 1, batch.N)  # [T + 1, N]
+        final_value = network.value(batch.final_obs) if len(batch.final_at[0]) else value.new_zeros(0)  # [K]
+        following = gae.next_values(value, batch.terminated, batch.truncated, final_value, batch.final_at)
+        ended = batch.terminated | batch.truncated
+        advantage = gae.advantages(
+            batch.reward, value[:-1], following, ended, gamma=config.gamma, gae_lambda=config.gae_lambda
+        )
+        target = advantage + value[:-1]
+        obs = trees.rows(trees.each(lambda array: array[:-1], batch.obs))
+        flat = (tensor.flatten(0, 1) for tensor in (batch.action, batch.logp, advantage, target))
+        return Samples(obs, *flat), explained_variance(value[:-1], target)
+
+    def _pass(self, samples: Samples, left: float, after_step: Callable[[], None]) -> torch.Tensor:
+        """One pass over the samples in random order; returns the mean of what was measured."""
+        order = torch.randperm(len(samples), generator=self._order).to(samples.logp.device)
+        measured = []
+        for index in order.tensor_split(self.config.minibatches):
+            measured.append(self._gradient_step(samples.pick(index), left))
+            after_step()
+        return torch.stack(measured).mean(0)
+
+    def _gradient_step(self, samples: Samples, left: float) -> torch.Tensor:
+        config, network = self.config, self.network
+        params, value, _ = network(samples.obs)
+        told = loss(
+            samples,
+            torch_distributions.log_prob(network.distribution, params, samples.action),
+            torch_distributions.entropy(network.distribution, params),
+            value,
+            clip=config.clip,
+            value_coef=config.value_coef,
+            entropy_coef=config.entropy_coef * left,
+            normalize_advantage=config.normalize_advantage,
+        )
+        self.adam.zero_grad()
+        told.total.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
+        self.adam.step()
+        return torch.stack([*told[1:], norm.detach()])
+
+    def _losses(self, rounds: torch.Tensor, explained: float) -> dict[str, float]:
+        mean, last = rounds.mean(0).tolist(), rounds[-1].tolist()
+        values = {
+            keys.LEARNING_RATE.name: self.adam.param_groups[0]["lr"],
+            keys.POLICY_LOSS.name: mean[0],
+            keys.VALUE_LOSS.name: mean[1],
+            keys.ENTROPY.name: mean[2],
+            keys.APPROX_KL.name: last[3],
+            keys.CLIPFRAC.name: mean[4],
+            keys.GRAD_NORM.name: mean[5],
+            keys.EXPLAINED_VARIANCE.name: explained,
+        }
+        return {name: value for name, value in values.items() if not math.isnan(value)}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Everything that a checkpoint needs."""
+        model = {f"model/{name}": tensor for name, tensor in self.network.state_dict().items()}
+        memory = {f"adam/{name}": tensor for name, tensor in checkpoint.optimizer_tensors(self.adam).items()}
+        return {**model, **memory, "order": self._order.get_state()}
+
+    def restore(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Take what `tensors` told."""
+        self.network.load_state_dict(_under("model/", tensors))
+        checkpoint.restore_optimizer(self.adam, _under("adam/", tensors))
+        self._order.set_state(tensors["order"])
+
+
+def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,155 @@
+"""Checkpoints: whole or not there, and never loaded when damaged."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from clusterenv.errors import WeightsCorrupt
+from clusterenv.learners.common import checkpoint
+from clusterenv.learners.common.checkpoint import Checkpoints, optimizer_tensors, restore_optimizer
+
+if TYPE_CHECKING:
+    import pathlib
+
+TENSORS = {
+    "model/weight": torch.arange(6.0).reshape(2, 3),
+    "model/half": torch.ones(3, dtype=torch.bfloat16),
+    "adam/step": torch.tensor(5),
+    "empty": torch.zeros(0, 4),
+    "flag": torch.tensor([True, False]),
+}
+FACTS = {"global_step": 4096, "returns": [1.5, 2.5], "seed": 1}
+
+
+def test_what_was_saved_comes_back(tmp_path: pathlib.Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "made" / "on demand")
+    path = checkpoints.save(4096, TENSORS, FACTS)
+    assert path.name == "000000004096.safetensors"
+    loaded = checkpoints.load()
+    assert loaded is not None
+    assert loaded.facts == FACTS
+    assert loaded.tensors.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert torch.equal(loaded.tensors[name], tensor)
+        assert loaded.tensors[name].dtype == tensor.dtype
+
+
+def test_tensors_with_gradients_and_odd_layouts_can_be_saved(tmp_path: pathlib.Path) -> None:
+    turned = torch.arange(6.0).reshape(2, 3).requires_grad_().T
+    Checkpoints(tmp_path).save(1, {"turned": turned}, {})
+    loaded = Checkpoints(tmp_path).load()
+    assert loaded is not None
+    assert torch.equal(loaded.tensors["turned"], turned.detach())
+
+
+def test_nothing_saved_is_nothing_loaded(tmp_path: pathlib.Path) -> None:
+    assert Checkpoints(tmp_path / "nowhere").load() is None
+
+
+def test_the_newest_two_are_kept_and_the_newest_is_loaded(tmp_path: pathlib.Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for step in (100, 1_000, 20_000, 300_000):
+        checkpoints.save(step, TENSORS, {"global_step": step})
+    assert [int(path.stem) for path in checkpoints.paths()] == [20_000, 300_000]
+    loaded = checkpoints.load()
+    assert loaded is not None
+    assert loaded.facts["global_step"] == 300_000
+
+
+def damage(path: pathlib.Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "cut":
+        content = content[:-3]
+    elif how == "bit":
+        content[-9] ^= 1
+    elif how == "facts":
+        content = bytearray(bytes(content).replace(b"global_step", b"global_stop"))
+    else:
+        content = bytearray(b"nonsense")
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["cut", "bit", "facts", "nonsense"])
+def test_a_damaged_one_is_refused_and_the_one_before_it_is_used(
+    tmp_path: pathlib.Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, TENSORS, {"global_step": 1})
+    newest = checkpoints.save(2, TENSORS, {"global_step": 2})
+    damage(newest, how)
+    with pytest.raises(WeightsCorrupt, match=newest.name):
+        checkpoint.read(newest)
+    with caplog.at_level(logging.WARNING):
+        loaded = checkpoints.load()
+    assert loaded is not None
+    assert loaded.facts["global_step"] == 1
+    assert "The one before it is used" in caplog.text
+
+
+def test_when_all_are_damaged_that_is_said(tmp_path: pathlib.Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    damage(checkpoints.save(1, TENSORS, {}), "bit")
+    with pytest.raises(WeightsCorrupt, match="does not have its hash"):
+        checkpoints.load()
+
+
+def test_another_format_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.safetensors"
+    monkeypatch.setattr(checkpoint, "FORMAT", 99)
+    checkpoint.write(path, TENSORS, {})
+    monkeypatch.undo()
+    with pytest.raises(WeightsCorrupt, match="has format '99'; this version reads 1"):
+        checkpoint.read(path)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, TENSORS, {"global_step": 1})
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save(2, TENSORS, {"global_step": 2})
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["000000000001.safetensors"]
+    loaded = checkpoints.load()
+    assert loaded is not None
+    assert loaded.facts["global_step"] == 1
+
+
+def test_an_optimiser_goes_on_as_if_nothing_had_happened(tmp_path: pathlib.Path) -> None:
+    def fresh() -> tuple[torch.nn.Linear, torch.optim.Adam]:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(3, 2)
+        return layer, torch.optim.Adam(layer.parameters(), lr=0.1)
+
+    def step(layer: torch.nn.Linear, adam: torch.optim.Adam) -> None:
+        adam.zero_grad()
+        layer(torch.ones(1, 3)).square().sum().backward()
+        adam.step()
+
+    straight, adam = fresh()
+    for _ in range(3):
+        step(straight, adam)
+    halfway = Checkpoints(tmp_path)
+    halfway.save(3, {**{f"m/{k}": v for k, v in straight.state_dict().items()}, **optimizer_tensors(adam)}, {})
+    for _ in range(3):
+        step(straight, adam)
+
+    loaded = halfway.load()
+    assert loaded is not None
+    resumed, again = fresh()
+    resumed.load_state_dict({k[2:]: v for k, v in loaded.tensors.items() if k.startswith("m/")})
+    restore_optimizer(again, {k: v for k, v in loaded.tensors.items() if not k.startswith("m/")})
+    for _ in range(3):
+        step(resumed, again)
+    assert torch.equal(resumed.weight, straight.weight)

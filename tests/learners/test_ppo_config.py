@@ -1,0 +1,107 @@
+"""The settings of PPO and of synchronisation: what does not fit together is refused, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import clusterenv
+from clusterenv.errors import ConfigError
+from clusterenv.learners.common.settings import from_table, to_table
+from clusterenv.learners.common.sync import SyncConfig
+from clusterenv.learners.ppo import PPOConfig, preset
+from clusterenv.learners.ppo.presets import PRESETS
+from clusterenv.sync.aps import APS
+from clusterenv.sync.rules import Always, Every, Never, OnChange
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({}, APS()),
+        ({"threshold": 0.01, "max_lag": 7}, APS(0.01, max_lag=7)),
+        ({"target_ess": 0.9}, APS(target_ess=0.9)),
+        ({"bandwidth": "2MB/s"}, APS(bandwidth="2MB/s")),
+        ({"rule": "always"}, Always()),
+        ({"rule": "every", "every": 4}, Every(4)),
+        ({"rule": "on-change"}, OnChange()),
+        ({"rule": "never"}, Never()),
+    ],
+)
+def test_settings_become_rules(settings: dict[str, Any], rule: object) -> None:
+    assert SyncConfig(**settings).make() == rule
+
+
+def test_a_run_that_is_to_be_repeated_looks_at_no_clock() -> None:
+    rule = SyncConfig(threshold=0.01).make(by_clock=False)
+    assert rule == APS(0.01, max_age_s=None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rule": "every"}, r"needs sync\.every"),
+        ({"every": 4}, r"sync\.every=4 means nothing to sync\.rule='aps'"),
+        ({"rule": "always", "threshold": 0.1}, r"sync\.threshold=0\.1 means nothing to sync\.rule='always'"),
+        ({"threshold": 0.1, "target_ess": 0.9}, "each of them decides the threshold"),
+        ({"threshold": -1.0}, "must not be negative"),
+        ({"target_ess": 2.0}, "must lie between 0 and 1"),
+        ({"bandwidth": "fast"}, "bandwidth='fast'"),
+        ({"max_lag": 0}, "max_lag=0 must be at least 1"),
+        ({"rule": "every", "every": 0}, "must be at least 1"),
+    ],
+)
+def test_synchronisation_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SyncConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_envs": 0}, "num_envs=0 must be at least 1"),
+        ({"cluster": "locl:2"}, "Did you mean 'local'"),
+        ({"gamma": 1.5}, r"gamma=1\.5 must be at most 1"),
+        ({"gae_lambda": -0.1}, r"gae_lambda=-0\.1 must be at least 0"),
+        ({"learning_rate": 0.0}, r"learning_rate=0\.0 must be more than 0"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan"),
+        ({"learning_rate": float("inf")}, "must be finite"),
+        ({"epochs": 0}, "epochs=0 must be at least 1"),
+        ({"seed": -1}, "seed=-1 must be at least 0"),
+        ({"target_kl": 0.0}, "target_kl"),
+        ({"hidden": (64, 0)}, "sizes of at least 1"),
+        ({"stream_slots": 4}, "means nothing in lock step"),
+        ({"mode": "stream", "stream_slots": 33}, "must be from 1 to num_envs=32"),
+        ({"publish_every": "gradient step"}, "the savings would look too good"),
+        ({"num_envs": 1, "rollout_steps": 4}, "some would be empty"),
+        ({"total_steps": 100}, r"less than one batch of 4096 transitions \(rollout_steps=128 x 32 slots\)"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PPOConfig(**settings)
+
+
+def test_a_batch_of_a_stream_has_some_of_the_slots() -> None:
+    assert PPOConfig(num_envs=32).batch_slots == 32
+    assert PPOConfig(num_envs=32, mode="stream").batch_slots == 16
+    assert PPOConfig(num_envs=1, mode="stream").batch_slots == 1
+    assert PPOConfig(num_envs=32, mode="stream", stream_slots=5, rollout_steps=10).batch_size == 50
+
+
+@pytest.mark.parametrize("env_id", [*PRESETS, "Unheard-v0"])
+def test_presets_are_sound_and_survive_a_file(env_id: str) -> None:
+    config = preset(env_id)
+    assert config.env_id == env_id
+    assert from_table(PPOConfig, to_table(config)) == config
+
+
+def test_the_settings_need_no_torch() -> None:
+    import subprocess
+    import sys
+
+    program = "import sys; from clusterenv.learners.ppo import PPOConfig; PPOConfig(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"
+    assert clusterenv.__version__

@@ -1,0 +1,83 @@
+"""The folder of a run."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clusterenv.errors import ConfigError
+from clusterenv.learners.common.runfolder import RunFolder, read_settings
+
+if TYPE_CHECKING:
+    import pathlib
+
+NOW = datetime.datetime(2025, 1, 2, 15, 4, 5)
+
+
+def create(root: pathlib.Path, env_id: str = "CartPole-v1", seed: int = 1) -> RunFolder:
+    return RunFolder.create(root, env_id=env_id, algorithm="ppo", seed=seed, now=NOW)
+
+
+def test_the_name_says_what_the_run_is(tmp_path: pathlib.Path) -> None:
+    folder = create(tmp_path / "runs")
+    assert folder.path == tmp_path / "runs" / "CartPole-v1__ppo__1__20250102-150405"
+    assert folder.path.is_dir()
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "module:Env-v0", "../../etc/passwd", "a b\nc"])
+def test_an_id_never_leaves_the_root(tmp_path: pathlib.Path, env_id: str) -> None:
+    folder = create(tmp_path, env_id)
+    assert folder.path.parent == tmp_path
+    assert "\n" not in folder.path.name
+
+
+def test_runs_of_one_second_do_not_meet(tmp_path: pathlib.Path) -> None:
+    names = [create(tmp_path).path.name for _ in range(3)]
+    assert len(set(names)) == 3
+    assert names[2].endswith("-3")
+
+
+def test_latest_points_to_the_newest(tmp_path: pathlib.Path) -> None:
+    create(tmp_path, seed=1)
+    second = create(tmp_path, seed=2)
+    assert os.readlink(tmp_path / "latest") == second.path.name
+    second.write("ppo", {"seed": 2})
+    assert RunFolder.open(tmp_path / "latest").path == second.path.resolve()
+
+
+def test_the_link_is_a_convenience_only(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "latest").mkdir()
+    (tmp_path / "latest" / "something of yours").touch()
+    assert create(tmp_path).path.is_dir()
+    assert (tmp_path / "latest" / "something of yours").exists()
+
+
+def test_settings_come_back_and_no_variable_of_the_environment_is_there(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "a-very-secret-key")
+    folder = create(tmp_path)
+    config = {"seed": 1, "rate": 1e-4, "sizes": [64, 64], "sync": {"rule": "aps"}}
+    folder.write("ppo", config)
+    assert folder.read() == ("ppo", config)
+    text = folder.settings_file.read_text()
+    assert "a-very-secret-key" not in text
+    assert "WANDB" not in text
+    assert "gymnasium" in text
+    assert [path.name for path in folder.path.iterdir()] == ["run.toml"]
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match=r"is no run: it has no run\.toml"):
+        RunFolder.open(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["format = 2", "not toml", "\0"])
+def test_a_file_that_is_no_run_is_refused(tmp_path: pathlib.Path, content: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"run\.toml"):
+        read_settings(path)

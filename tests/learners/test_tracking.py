@@ -1,0 +1,110 @@
+"""From batches and counters to metrics."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clusterenv.learners.common.tracking import Tracker, saved_share
+from clusterenv.metrics import keys
+
+
+def batch(lag: Any = ((0, 0), (0, 0)), returns: Any = (), lengths: Any = (), divergence: Any = (np.nan, np.nan)) -> Any:
+    lag = np.array(lag)
+    episodes = SimpleNamespace(returns=np.array(returns, float), lengths=np.array(lengths))
+    return SimpleNamespace(steps=lag.size, lag=lag, divergence=np.array(divergence), episodes=episodes)
+
+
+def stats(**changes: Any) -> dict[str, Any]:
+    return {
+        "syncs": 0,
+        "publishes": 0,
+        "sync_reasons": {},
+        "weight_bytes": {"total": 0},
+        "time_s": {"env": 0.0, "policy": 0.0, "wait": 0.0},
+        "restarts": 0,
+        **changes,
+    }
+
+
+def test_counts_of_the_interval_start_anew_with_each_call() -> None:
+    tracker = Tracker(workers=2, full_bytes=1000)
+    tracker.take(batch(), waited_s=0.5)
+    first = tracker.metrics(
+        stats(syncs=3, publishes=2, sync_reasons={"first": 2, "lag": 1}, weight_bytes={"total": 500}), seconds=2.0
+    )
+    tracker.take(batch(), waited_s=1.0)
+    second = tracker.metrics(
+        stats(syncs=4, publishes=10, sync_reasons={"first": 2, "lag": 2}, weight_bytes={"total": 600}), seconds=4.0
+    )
+    assert (first["sync/count"], second["sync/count"]) == (3, 1)
+    assert (first["sync/bytes"], second["sync/bytes"]) == (500, 100)
+    assert (first["sync/publishes"], second["sync/publishes"]) == (2, 8)
+    assert (first["sync/skipped"], second["sync/skipped"]) == (1, 15)
+    assert (first["sync/reason/first"], second["sync/reason/first"]) == (2, 0)
+    assert (first["sync/reason/lag"], second["sync/reason/lag"]) == (1, 1)
+    assert (first["sync/saved_fraction"], second["sync/saved_fraction"]) == (0.75, 0.94)
+    assert (first["charts/SPS"], second["charts/SPS"]) == (2, 2)
+    assert (first["cluster/learner_wait_fraction"], second["cluster/learner_wait_fraction"]) == (0.25, 0.5)
+
+
+def test_every_name_is_known() -> None:
+    tracker = Tracker(workers=2, full_bytes=1000)
+    tracker.take(batch(returns=[1.0], lengths=[2], divergence=[0.1, 0.3]), waited_s=0.0)
+    for name in tracker.metrics(stats(sync_reasons={"age": 1}, publishes=1, time_s={"env": 1.0}), seconds=1.0):
+        keys.find(name)
+
+
+def test_the_return_is_the_mean_of_the_last_hundred() -> None:
+    tracker = Tracker(workers=1, full_bytes=1)
+    assert math.isnan(tracker.mean_return)
+    assert "charts/episodic_return" not in tracker.metrics(stats(), seconds=1.0)
+    for number in range(150):
+        tracker.take(batch(returns=[number], lengths=[2 * number]), waited_s=0.0)
+    values = tracker.metrics(stats(), seconds=2.0)
+    assert values["charts/episodic_return"] == tracker.mean_return == pytest.approx(np.mean(range(50, 150)))
+    assert values["charts/episodic_length"] == pytest.approx(2 * np.mean(range(50, 150)))
+    assert values["charts/episodes"] == 150
+
+
+def test_lag_and_divergence_are_those_of_the_last_batch_and_the_summary_has_all() -> None:
+    tracker = Tracker(workers=2, full_bytes=1000)
+    tracker.take(batch(lag=[[9, 9], [9, 9]], divergence=[0.2, 0.4]), waited_s=0.0)
+    tracker.take(batch(lag=[[0, 1], [2, 5]], divergence=[np.nan, 0.1]), waited_s=0.0)
+    values = tracker.metrics(stats(), seconds=1.0)
+    assert [values[f"sync/policy_lag_{part}"] for part in ("min", "mean", "max")] == [0, 2, 5]
+    assert (values["sync/divergence_mean"], values["sync/divergence_max"]) == (0.1, 0.1)
+    told = tracker.summary(
+        stats(publishes=4, syncs=1, weight_bytes={"total": 400}), env_id="CartPole-v1", seed=3, seconds=4.0
+    )
+    assert (told.lag_mean, told.lag_max) == (5.5, 9)
+    assert told.divergence_mean == pytest.approx(0.2)
+    assert told.divergence_max == pytest.approx(0.4)
+    assert (told.steps, told.steps_per_second) == (8, 2.0)
+    assert (told.bytes, told.always_bytes, told.saved) == (400, 4000, 0.9)
+
+
+def test_before_anything_happened_there_is_no_number() -> None:
+    told = Tracker(workers=1, full_bytes=1).summary({}, env_id="x", seed=1, seconds=0.0)
+    assert math.isnan(told.final_return)
+    assert math.isnan(told.saved)
+    assert math.isnan(told.steps_per_second)
+    assert math.isnan(told.lag_mean)
+    values = Tracker(workers=3, full_bytes=1).metrics({}, seconds=0.0)
+    assert not any(math.isnan(value) for value in values.values())
+    assert values["cluster/workers"] == 3
+
+
+def test_how_long_workers_waited() -> None:
+    tracker = Tracker(workers=1, full_bytes=1)
+    tracker.metrics(stats(time_s={"env": 1.0, "policy": 1.0, "wait": 100.0}), seconds=1.0)
+    values = tracker.metrics(stats(time_s={"env": 3.0, "policy": 2.0, "wait": 101.0}), seconds=2.0)
+    assert values["cluster/worker_wait_fraction"] == pytest.approx(0.25)
+
+
+def test_sending_more_than_always_is_a_negative_saving() -> None:
+    assert saved_share(300, 200) == -0.5
