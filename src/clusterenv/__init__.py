@@ -17,6 +17,7 @@ from clusterenv import _registration
 
 if TYPE_CHECKING:
     from clusterenv.config import Inproc, Local, OnLoss, Timeouts
+    from clusterenv.env.batch import Batch
     from clusterenv.env.make import make_vec
     from clusterenv.env.vector import ClusterEnv
     from clusterenv.errors import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         ConfigTypeError,
         EnvError,
         LaunchError,
+        PolicyError,
         ResultError,
         SpaceMismatch,
         WeightsCorrupt,
@@ -33,20 +35,29 @@ if TYPE_CHECKING:
         WorkerLost,
         WorkersMissing,
     )
+    from clusterenv.sync.aps import APS
+    from clusterenv.sync.rules import Always, Every, Never, OnChange
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "APS": "sync.aps",
     "ActionError": "errors",
+    "Always": "sync.rules",
+    "Batch": "env.batch",
     "ClusterEnv": "env.vector",
     "ClusterEnvError": "errors",
     "ConfigError": "errors",
     "ConfigTypeError": "errors",
     "EnvError": "errors",
+    "Every": "sync.rules",
     "Inproc": "config",
     "LaunchError": "errors",
     "Local": "config",
+    "Never": "sync.rules",
+    "OnChange": "sync.rules",
     "OnLoss": "config",
+    "PolicyError": "errors",
     "ResultError": "errors",
     "SpaceMismatch": "errors",
     "Timeouts": "config",
@@ -58,16 +69,23 @@ _HOME = {
 }
 
 __all__ = [
+    "APS",
     "ActionError",
+    "Always",
+    "Batch",
     "ClusterEnv",
     "ClusterEnvError",
     "ConfigError",
     "ConfigTypeError",
     "EnvError",
+    "Every",
     "Inproc",
     "LaunchError",
     "Local",
+    "Never",
+    "OnChange",
     "OnLoss",
+    "PolicyError",
     "ResultError",
     "SpaceMismatch",
     "Timeouts",

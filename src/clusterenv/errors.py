@@ -13,6 +13,7 @@ Each says what was wrong, with the value, what was expected, and what to do.
       WorkerLost           a worker died, hung or was cut off                            (also a RuntimeError)
       EnvError             an environment raised; its own type and traceback are kept
       ResultError          a result could not travel back to the head
+      PolicyError          a policy failed on a worker                                   (also a RuntimeError)
       WeightsCorrupt       weights arrived that cannot be used                           (also a RuntimeError)
 
 Calls in the wrong order raise Gymnasium's own errors: `ClosedEnvironmentError`, `AlreadyPendingCallError`,
@@ -155,6 +156,10 @@ class EnvError(ClusterEnvError):
 
 class ResultError(ClusterEnvError, TypeError):
     """A result, or an argument, cannot travel between the head and a worker."""
+
+
+class PolicyError(ClusterEnvError, RuntimeError):
+    """A policy could not be set up on a worker, or failed there; the remote traceback is in the message."""
 
 
 class WeightsCorrupt(ClusterEnvError, RuntimeError):

@@ -133,6 +133,14 @@ class Gather:
         """These slots are reset by name: their steps count from zero."""
         self._at_reset[slots] = self._rounds + self._sent[slots]
 
+    def count_steps(self, steps: int) -> None:
+        """A policy on the workers has taken this many steps in every slot."""
+        self._rounds += steps
+
+    def count_block(self, slots: Slots, steps: int) -> None:
+        """The same in some slots."""
+        self._sent[slots] += steps
+
     def forget_requests(self) -> None:
         """Nothing is asked for any more."""
         self._have[:] = self._want

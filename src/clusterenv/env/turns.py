@@ -27,6 +27,8 @@ class Pending(enum.Enum):
     RESET = "reset"
     STEP = "step"
     CALL = "call"
+    ROLLOUT = "rollout"
+    STREAM = "stream"
 
 
 class Turns:
@@ -61,9 +63,9 @@ class Turns:
     def begin(self, call: Pending, name: str) -> None:
         """A call wants to start: nothing else may be under way."""
         if self.pending is not Pending.NOTHING:
-            rest = f" It is still under way: call `{self.pending.value}_wait` or `reset`." if self.abandoned else ""
             raise AlreadyPendingCallError(
-                f"Calling `{name}` while waiting for a pending call to `{self.pending.value}` to complete.{rest}",
+                f"Calling `{name}` while waiting for a pending call to `{self.pending.value}` to complete."
+                f"{self._way_out()}",
                 self.pending.value,
             )
         in_flight = self._engine.gather.in_flight
@@ -73,6 +75,18 @@ class Turns:
                 "slots are in flight. Take them with `recv`, or give them up with `reset`.",
                 "send",
             )
+
+    def _way_out(self) -> str:
+        if self.pending is Pending.STREAM:
+            return " Close the stream first."
+        if not self.abandoned:
+            return ""
+        wait = "" if self.pending is Pending.ROLLOUT else f"`{self.pending.value}_wait` or "
+        return f" It is still under way: call {wait}`reset`."
+
+    def stream_ended(self) -> None:
+        """A stream was closed."""
+        self.pending = Pending.NOTHING
 
     def end(self, call: Pending) -> None:
         """The second half of a call wants to start: the first must be there."""

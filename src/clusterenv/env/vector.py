@@ -14,6 +14,7 @@ from clusterenv.config import OnLoss, check_num_envs, parse_cluster, parse_on_lo
 from clusterenv.env import checks, opening
 from clusterenv.env.actions import Actions
 from clusterenv.env.agree import check_observation_mode
+from clusterenv.env.detaching import Detaching
 from clusterenv.env.infos import batch_infos, select
 from clusterenv.env.turns import Pending, Turns
 from clusterenv.errors import ConfigError, ConfigTypeError
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     StepResult = tuple[Any, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]
 
 
-class ClusterEnv(VectorEnv[Any, Any, Any]):
+class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
     """A batch of environments on worker processes, with the interface and the answers of `SyncVectorEnv`.
 
     Most users call `clusterenv.make_vec`. This constructor takes factories, as `AsyncVectorEnv` does.
@@ -159,7 +160,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self.metadata = {**agreed.metadata, "autoreset_mode": mode}
         self.render_mode = agreed.render_mode
         self._whole_blocks = plan.blocks if plan.autoreset_mode is None else []
-        self._close_s = plan.timeouts.close_s
+        self._timeouts = plan.timeouts
         self._actions = Actions(self.single_action_space, self._engine.arena)
         self._turns = Turns(self._engine, type(self).__name__)
         self._warned_reward = False
@@ -460,9 +461,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """
         if not hasattr(self, "_finalizer"):
             return
-        limit = 0.0 if terminate else self._close_s if timeout is None else checks.wait_limit(timeout)
+        limit = 0.0 if terminate else self._timeouts.close_s if timeout is None else checks.wait_limit(timeout)
         self._turns.closed = True
+        self._stop_playing()
         self._engine.node.close(limit)
+        self._let_go()
         self._finalizer.detach()
         pending, self._turns.pending = self._turns.pending, Pending.NOTHING
         if pending is not Pending.NOTHING:  # said last: where warnings are errors, it raises

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.transport.arena import Arena, Command
+    from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.describe import BlockDescription
     from clusterenv.worker.loop import Reply
     from clusterenv.worker.report import Report
@@ -78,6 +79,18 @@ class Node(Protocol):
 
     def post(self, messages: Mapping[int, Message]) -> None:
         """Send each worker its message; each answers with one reply."""
+
+    def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
+        """As `post`, with shared memory as the last argument."""
+
+    def tell(self, worker: int, order: tuple[Any, ...] | None) -> None:
+        """Give a streaming worker its next order, the arguments of `play`; None ends its stream."""
+
+    def played(self, limit_s: float) -> list[tuple[int, Reply]]:
+        """The fragments of streaming workers that have arrived, in their order per worker; wait at most `limit_s`."""
+
+    def incarnation(self, worker: int) -> int:
+        """Another number for every process that takes this worker's place."""
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """The replies of these workers that arrive within the limit; a lost worker has none."""

@@ -22,12 +22,13 @@ class WorkerHandle:
         self.bound = False  # it has the arena
         self.fresh_seeds: tuple[int | None, ...] | None = None
         self.reply: Reply | None = None  # read, but not yet taken by whoever asked
+        self.played: list[Reply] = []  # fragments of a stream, the same
 
     def renew(self, channel: Channel, token: int) -> None:
         """A fresh process takes the place of the one before."""
         self.channel, self.token = channel, token
         self.lost = self.starting = self.bound = False
-        self.reply = None
+        self.reply, self.played = None, []
 
     def close(self) -> None:
         """Close the channel."""

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clusterenv.node.base import Message
 from clusterenv.worker.loop import Reply
 from clusterenv.worker.report import BuildError, Report
+from clusterenv.worker.station import Station
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gymnasium import Space
 
-    from clusterenv.node.base import Loss, Message
+    from clusterenv.node.base import Loss
     from clusterenv.transport.arena import Arena, Command
+    from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.base import Block
     from clusterenv.worker.describe import BlockDescription
 
@@ -29,8 +32,10 @@ class InprocNode:
         self._builders = builders
         self._running: list[Block] = []
         self._arena: Arena | None = None
+        self._stations: list[Station] = []
         self._report = Report()
         self._replies: dict[int, Reply] = {}
+        self._orders: list[tuple[int, tuple[Any, ...]]] = []  # of streaming blocks, first come, first served
 
     def start(self, limit_s: float | None) -> list[BlockDescription]:
         """Build every block and say what it is."""
@@ -45,6 +50,7 @@ class InprocNode:
         self._haves = [arena.have[slots.start : slots.stop] for slots in self.blocks]
         for worker, block in enumerate(self._running):
             block.bind(arena, worker, observation_space, action_space)
+        self._stations = [Station(block, arena, worker) for worker, block in enumerate(self._running)]
 
     def request(
         self, command: Command, workers: Sequence[int], actions: Mapping[int, Mapping[int, Any]] | None
@@ -52,6 +58,7 @@ class InprocNode:
         """Step the slots that are asked for, now."""
         for worker in workers:
             block = self._running[worker]
+            self._stations[worker].stepped = True
             want, have = self._wants[worker], self._haves[worker]
             rows = np.flatnonzero(want != have).tolist()
             values = block.actions(rows) if actions is None else [actions[worker][row] for row in rows]
@@ -81,10 +88,38 @@ class InprocNode:
     def post(self, messages: Mapping[int, Message]) -> None:
         """Call the blocks, now."""
         for worker, message in messages.items():
-            try:
-                self._replies[worker] = Reply(getattr(self._running[worker], message.name)(*message.arguments))
-            except BuildError as error:
-                self._replies[worker] = Reply(failure=error.failure)
+            self._replies[worker] = self._answer(worker, message.name, message.arguments)
+
+    def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
+        """Call the stations with the memory itself: it is this process's own."""
+        self.post({w: Message(m.name, (*m.arguments, memory)) for w, m in messages.items()})
+
+    def tell(self, worker: int, order: tuple[Any, ...] | None) -> None:
+        """Note an order; `played` carries it out."""
+        if order is None:
+            self._orders = [entry for entry in self._orders if entry[0] != worker]
+            self._replies[worker] = Reply()
+        else:
+            self._orders.append((worker, order))
+
+    def played(self, limit_s: float) -> list[tuple[int, Reply]]:
+        """Play the fragment that was ordered first."""
+        if not self._orders:
+            return []
+        worker, order = self._orders.pop(0)
+        return [(worker, self._answer(worker, "play", order))]
+
+    def incarnation(self, worker: int) -> int:
+        """There is never another."""
+        return 0
+
+    def _answer(self, worker: int, name: str, arguments: tuple[Any, ...]) -> Reply:
+        if name == "stream":
+            return Reply()
+        try:
+            return Reply(getattr(self._stations[worker], name)(*arguments))
+        except BuildError as error:
+            return Reply(failure=error.failure)
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """What the blocks answered."""
@@ -118,6 +153,8 @@ class InprocNode:
     def close(self, limit_s: float | None) -> None:
         """Close the environments."""
         running, self._running = self._running, []
+        for station in self._stations:
+            station.detach()
         for block in running:
             block.close()
         if self._arena is not None:

@@ -22,9 +22,9 @@ from clusterenv.node.handle import WorkerHandle
 from clusterenv.node.starting import raise_start_errors
 from clusterenv.node.supervisor import Supervisor, search_path
 from clusterenv.transport.arena import Command
-from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack_by_value
+from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack, pack_by_value
 from clusterenv.transport.wake import check_supported
-from clusterenv.worker.loop import SETUP, Binding, Reply, Setup
+from clusterenv.worker.loop import PLAYED, SETUP, Binding, Reply, Setup
 from clusterenv.worker.report import Report, failure_of
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from clusterenv.config import Local
     from clusterenv.transport.arena import Arena
+    from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.base import Block
     from clusterenv.worker.describe import BlockDescription
 
@@ -144,6 +145,40 @@ class LocalNode:
             if not handle.lost and self._send_packed(handle, data):
                 self._board.ask([worker], Command.MESSAGE)
 
+    def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
+        """As `post`, with memory that the worker maps: its layout is added to the arguments, its descriptor follows."""
+        self.post({w: Message(m.name, (*m.arguments, memory.layout)) for w, m in messages.items()})
+        for worker in messages:
+            handle = self._handles[worker]
+            if not handle.lost:
+                try:
+                    handle.channel.send_fd(memory.fd, self._limit())
+                except (ChannelClosed, ChannelTimeout) as error:
+                    self._gone(handle, f"it did not take the memory: {error}")
+
+    def tell(self, worker: int, order: tuple[Any, ...] | None) -> None:
+        """Give a streaming worker its next order, or None to end its stream."""
+        handle = self._handles[worker]
+        if not handle.lost:
+            self._send_packed(handle, pack(order))
+
+    def played(self, limit_s: float) -> list[tuple[int, Reply]]:
+        """The fragments of streaming workers that have arrived; wait for the first at most `limit_s`."""
+        poll = select.poll()
+        handles = {handle.channel.fileno(): handle for handle in self._handles if not handle.lost}
+        for fd in handles:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(limit_s * 1000):
+            self._receive(handles[fd])
+        taken = [(handle.worker, reply) for handle in self._handles for reply in handle.played]
+        for handle in self._handles:
+            handle.played = []
+        return taken
+
+    def incarnation(self, worker: int) -> int:
+        """Another number for every process that takes this worker's place."""
+        return self._handles[worker].token
+
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """The replies of these workers that arrive within the limit; a lost worker has none."""
         end = None if limit_s is None else time.monotonic() + limit_s
@@ -181,6 +216,8 @@ class LocalNode:
         if isinstance(message, Report):
             self._report.extend(message)
             self._board.note_read(handle.worker)
+        elif message.request == PLAYED:
+            handle.played.append(message)
         elif message.request == (self._board.asked(handle.worker) if handle.bound else SETUP):
             handle.reply = message
         # Anything else answers a call that was given up.

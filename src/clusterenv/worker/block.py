@@ -57,7 +57,7 @@ class EnvBlock:
     ) -> None:
         self.slots = slots
         self._env_fns = env_fns
-        self._mode = autoreset_mode
+        self.autoreset_mode = autoreset_mode
         self._rebuild_lost = rebuild
         self._envs = [self._build(row) for row in range(len(slots))]
         self._done = [False] * len(slots)  # slots whose next step is a reset
@@ -80,7 +80,7 @@ class EnvBlock:
         # Memoryviews store a scalar in 30 ns where an array takes 50.
         self._reward: Any = arena.reward[rows].data
         self._terminated, self._truncated = arena.terminated[rows].data, arena.truncated[rows].data
-        self._observation_space = observation_space
+        self.observation_space = observation_space
         self._observation = [array[rows] for array in arena.observation]
         self._action = [array[rows] for array in arena.action]
         self._action_space = action_space
@@ -91,7 +91,7 @@ class EnvBlock:
     def replace_lost(self, seeds: Sequence[int | None]) -> None:
         """Start as the replacement of a lost block: the first thing each slot does is a reset with these seeds."""
         self._fresh_seeds = list(seeds)
-        self._done = [self._mode is AutoresetMode.NEXT_STEP] * len(self.slots)
+        self._done = [self.autoreset_mode is AutoresetMode.NEXT_STEP] * len(self.slots)
 
     def actions(self, rows: Sequence[int]) -> list[Any]:
         """The actions of these rows in the arena, as `SyncVectorEnv` would hand them over."""
@@ -148,6 +148,14 @@ class EnvBlock:
         self._take_objects(report)
         return report
 
+    def begin_episodes(self, mode: AutoresetMode, *, every: bool) -> tuple[list[int], Report]:
+        """Before a policy plays: reset the rows that owe a reset in this mode, or every row. Returns these rows."""
+        owed = self._done if mode is AutoresetMode.NEXT_STEP else [False] * len(self.slots)
+        if mode is AutoresetMode.DISABLED:
+            owed = [bool(ended) for ended in map(max, self._terminated, self._truncated)]
+        rows = [row for row, owes in enumerate(owed) if every or owes]
+        return rows, self.reset(rows, [self._fresh_seeds[row] for row in rows], None)
+
     def call(self, rows: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Call a method of these environments, or read an attribute."""
 
@@ -169,12 +177,12 @@ class EnvBlock:
 
     def _end_episode(self, row: int, observation: Any, info: Any, report: Report) -> tuple[Any, Any]:
         """An episode has ended: reset now, with the next step, or not at all. Returns what the slot shows now."""
-        if self._mode is AutoresetMode.SAME_STEP:
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
             # Copies, because many environments reuse their buffers in the reset that follows.
             final = {"final_obs": _snapshot(observation), "final_info": _snapshot(info)}
             report.infos.append((self.slots.start + row, final))
             return self._reset_env(row)
-        self._done[row] = self._mode is AutoresetMode.NEXT_STEP
+        self._done[row] = self.autoreset_mode is AutoresetMode.NEXT_STEP
         return observation, info
 
     # Resets and replacements.
@@ -215,10 +223,10 @@ class EnvBlock:
         report.failures.append(failure_of(error, slot, "step", recovered=recovered))
         if not recovered:
             return
-        if self._mode is AutoresetMode.SAME_STEP:
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
             recovered = self._reset_lost(row, report)
         self._reward[row], self._terminated[row], self._truncated[row] = 0.0, False, True
-        self._done[row] = self._mode is AutoresetMode.NEXT_STEP
+        self._done[row] = self.autoreset_mode is AutoresetMode.NEXT_STEP
         report.infos.append((slot, {"worker_lost": True, "env_error": f"{type(error).__name__}: {words_of(error)}"}))
 
     def _reset_lost(self, row: int, report: Report) -> bool:
@@ -226,7 +234,7 @@ class EnvBlock:
         slot = self.slots.start + row
         before = None
         if self._observation:
-            before = spaces.assemble(self._observation_space, [array[row].copy() for array in self._observation])
+            before = spaces.assemble(self.observation_space, [array[row].copy() for array in self._observation])
         try:
             observation, info = self._reset_env(row)
             self._write(row, observation)
@@ -260,7 +268,7 @@ class EnvBlock:
 
     def _observation_writer(self) -> Callable[[int, Any], None]:
         if self._observation:
-            return spaces.row_writer(self._observation_space, self._observation)
+            return spaces.row_writer(self.observation_space, self._observation)
 
         def keep(row: int, observation: Any) -> None:
             self._objects.append((self.slots.start + row, _snapshot(observation)))

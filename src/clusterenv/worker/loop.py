@@ -21,12 +21,14 @@ import numpy as np
 from clusterenv.errors import ResultError
 from clusterenv.transport.arena import Arena, Command, Word, next_count
 from clusterenv.transport.channel import Channel, ChannelClosed, pack
+from clusterenv.transport.shared import SharedArrays
 from clusterenv.transport.wake import fence
 from clusterenv.worker.report import BuildError, Failure, Report, failure_of
+from clusterenv.worker.station import Station
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from gymnasium import Space
 
@@ -62,7 +64,9 @@ class Binding:
     fresh_seeds: tuple[int | None, ...] | None  # given to the replacement of a lost worker
 
 
-SETUP = -1  # in place of a request number: the answer to the set-up
+# In place of a request number: the answer to the set-up, and a fragment of a stream.
+SETUP = -1
+PLAYED = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +135,7 @@ class WorkerLoop:
         self._ring, self._ring_step = worker, arena.spec.num_workers
         self._row_s = 0.0
         self._object_actions: dict[int, Any] = {}
-        self._messages: dict[str, Callable[..., Any]] = {
-            "reset": block.reset,
-            "call": block.call,
-            "set_attr": block.set_attr,
-        }
+        self._station = Station(block, arena, worker)
 
     def run(self) -> None:
         """Serve until told to close."""
@@ -162,6 +162,7 @@ class WorkerLoop:
 
     def _step(self, request: int, rows: list[int]) -> None:
         """Lock step: one answer for all these rows."""
+        self._station.stepped = True
         actions = self._actions(rows)
         # No rows: the head has answered for all of them by itself, because they were lost before they were asked for.
         packed = self._pack(self._block.step(rows, actions)) if rows else None
@@ -174,6 +175,7 @@ class WorkerLoop:
 
     def _send(self, request: int) -> None:
         """First come, first served: show slots in small groups as they finish."""
+        self._station.stepped = True
         rows = self._wanted()
         actions = self._actions(rows)
         start = 0
@@ -228,19 +230,32 @@ class WorkerLoop:
     def _message(self, request: int) -> bool:
         name, arguments = self._channel.receive(None)
         if name == "close":
-            self._block.close()
+            self._station.close()
             self._channel.send(Reply(request=request), None)
             return False
-        packed = self._answer_message(request, name, arguments)
+        if name in ("attach", "share"):
+            # The last argument is the layout of a memory, whose descriptor follows.
+            arguments = (*arguments[:-1], SharedArrays.attach(arguments[-1], self._channel.receive_fd(None)))
+        packed = self._stream(request) if name == "stream" else self._answer_message(request, name, arguments)
         self._words[self._done] = request
         self._channel.send_packed(packed, None)
         return True
 
+    def _stream(self, request: int) -> bytes:
+        """Play fragment after fragment, as buffers come in, until there is no next. The head is never waited for."""
+        while (order := self._channel.receive(None)) is not None:
+            self._channel.send_packed(self._answer_message(PLAYED, "play", order), None)
+        return pack(Reply(request=request))
+
     def _answer_message(self, request: int, name: str, arguments: tuple[Any, ...]) -> bytes:
         try:
-            value = self._messages[name](*arguments)
+            value = getattr(self._station, name)(*arguments)
         except BuildError as error:
             return pack(Reply(failure=error.failure, request=request))
+        except Exception as error:  # the user's policy may raise whatever it likes
+            if name not in ("attach", "play"):
+                raise
+            return pack(Reply(error=failure_of(error, -1, name).traceback, request=request))
         try:
             return pack(Reply(value, request=request))
         except ResultError as error:

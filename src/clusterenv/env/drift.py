@@ -1,0 +1,107 @@
+"""How far the workers' policy is from the newest one: the estimator, fed with fragments and asked with every version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clusterenv.sync.distance import Distance, distance_squared, should_measure
+from clusterenv.sync.estimate import Estimator
+from clusterenv.sync.versions import Version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from clusterenv.policy.protocol import Distribution, Runtime
+    from clusterenv.sync.codec import Decoded
+    from clusterenv.sync.weights import WeightSpec
+    from clusterenv.transport.fragments import Columns
+
+    Array = npt.NDArray[Any]
+
+# For rules that do not look at divergences but whose drift shall be measured all the same.
+_NO_THRESHOLD = 1e9
+
+
+class Drift:
+    """Runs the policy on the head, on observations that came from the workers.
+
+    Args:
+        workers: how many there are.
+        distribution: of the policy.
+        spec: of its weights.
+        make_runtime: builds what runs it; the same as on the workers, so that only the weights can differ.
+        divergence: what is compared, see `APS`.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        distribution: Distribution,
+        spec: WeightSpec,
+        make_runtime: Callable[[], Runtime],
+        divergence: str = "auto",
+    ) -> None:
+        self.divergence = np.zeros(workers)
+        self.ess: npt.NDArray[np.float64] | None = None
+        self._estimator = Estimator(workers, distribution, divergence=divergence)
+        self._distance = Distance(distribution.unit)
+        self._spec, self._make_runtime = spec, make_runtime
+        self._runtime: Runtime | None = None
+        self._publishes = 0
+
+    def observe(self, worker: int, columns: Columns, epoch: int) -> None:
+        """Keep some rows of a fragment: observations, with the distribution that the worker acted from."""
+        number = int(columns.version[-1, 0])
+        first = int(np.argmax(columns.version[:, 0] == number))  # the worker may have changed its weights on the way
+        steps, slots = columns.version.shape
+        if columns.state:
+            # The state is known before the first step only.
+            if first > 0:
+                return
+            times = np.zeros(slots, dtype=np.intp)
+            rows = np.arange(slots)
+        else:
+            chosen = self._estimator.spread((steps - first) * slots)
+            times, rows = first + chosen // slots, chosen % slots
+        self._estimator.observe(
+            worker,
+            [array[times, rows] for array in columns.obs],
+            tuple(part[rows] for part in columns.state),
+            columns.params[times, rows],
+            columns.action[times, rows],
+            columns.logp[times, rows],
+            version=Version(epoch, number),
+        )
+
+    def update(self, newest: Decoded, held: Decoded, threshold: float | None) -> bool:
+        """A version was published: measure, if that is worth its time. Returns whether it was."""
+        self._publishes += 1
+        squared = distance_squared(newest.flat, held.flat)
+        predicted = self._distance.predict(squared)
+        bar = _NO_THRESHOLD if threshold is None else threshold
+        if not should_measure(predicted, bar, self._publishes, fresh=self._estimator.fresh):
+            return False
+        measured = self._estimator.measure(self._params_of(newest))
+        self.divergence, self.ess = measured.divergence, measured.ess
+        self._distance.learn(float(measured.divergence.max()), squared)
+        self._publishes = 0
+        return True
+
+    def rebase(self, held: Decoded) -> None:
+        """The workers hold these weights now: no drift, and from here on it is measured from them."""
+        self.divergence = np.zeros_like(self.divergence)
+        self._publishes = 0
+        self._estimator.rebase(self._params_of(held), version=held.version)
+
+    def _params_of(self, weights: Decoded) -> Callable[[Sequence[Array], tuple[Array, ...]], Array]:
+        def params(leaves: Sequence[Array], state: tuple[Array, ...]) -> Array:
+            if self._runtime is None:
+                self._runtime = self._make_runtime()
+            self._runtime.load(self._spec.unflatten(weights.flat))
+            return self._runtime(leaves, state).params
+
+        return params

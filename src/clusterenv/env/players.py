@@ -1,0 +1,194 @@
+"""The workers while a policy is attached: each gets the policy and the memory for fragments, replacements too."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clusterenv.env.batch import Piece
+from clusterenv.errors import ConfigError, PolicyError
+from clusterenv.node.base import Message
+from clusterenv.transport.fragments import Fragments
+from clusterenv.worker.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from clusterenv.config import Timeouts
+    from clusterenv.env.engine import Engine
+    from clusterenv.transport.fragments import FragmentSpec
+    from clusterenv.transport.shared import SharedArrays
+    from clusterenv.worker.actor import Attachment, Fragment
+    from clusterenv.worker.loop import Reply
+
+# A waiting head looks this often whether the workers still move.
+_LOOK_S = 0.5
+
+
+class Watch:
+    """Finds workers that stand still, by the steps that they count. Time is passed in.
+
+    Args:
+        progress: [workers], counted up by the workers.
+        limit_s: how long one step of a block may take; None for ever.
+
+    Example:
+        >>> progress = np.zeros(2, np.int64)
+        >>> watch = Watch(progress, limit_s=10.0)
+        >>> watch.stuck([0, 1], now=0.0)
+        []
+        >>> progress[1] += 1
+        >>> watch.stuck([0, 1], now=11.0)
+        [0]
+    """
+
+    def __init__(self, progress: npt.NDArray[np.int64], limit_s: float | None) -> None:
+        self._progress, self._limit_s = progress, limit_s
+        self._seen: dict[int, tuple[int, float]] = {}
+
+    def stuck(self, workers: Sequence[int], now: float) -> list[int]:
+        """Those of `workers` that have not moved within the limit."""
+        late = []
+        for worker in workers:
+            count = int(self._progress[worker])
+            before, since = self._seen.get(worker, (count, now))
+            if before != count or worker not in self._seen:
+                self._seen[worker] = (count, now)
+            elif self._limit_s is not None and now - since > self._limit_s:
+                late.append(worker)
+        return late
+
+    def forget(self, worker: int) -> None:
+        """This worker starts afresh, or rests: its time begins when it is next looked at."""
+        self._seen.pop(worker, None)
+
+
+class Players:
+    """Brings policy and memory to the workers, and their fragments back."""
+
+    def __init__(self, engine: Engine, timeouts: Timeouts, attachment: Attachment, weights: SharedArrays) -> None:
+        self._engine, self._timeouts = engine, timeouts
+        self._attachment, self._weights = attachment, weights
+        self._policies: dict[int, int] = {}  # the incarnation of each worker that has the policy
+        self._memories: dict[int, tuple[int, SharedArrays]] = {}  # and the memory, with that incarnation
+        self.everybody = list(range(len(engine.node.blocks)))
+        self.afresh: set[int] = set()  # replacements that have not played yet
+        self.restarts = 0
+        self._fragments: Fragments | None = None
+
+    @property
+    def fragments(self) -> Fragments:
+        """The memory that `prepare` made."""
+        if self._fragments is None:
+            raise ConfigError("there is no memory for fragments yet; call prepare() first.")
+        return self._fragments
+
+    def prepare(self, spec: FragmentSpec) -> None:
+        """Make memory for fragments of this kind, unless it is there."""
+        if self._fragments is not None:
+            if self._fragments.spec == spec:
+                return
+            self._fragments.close()
+        self._fragments = Fragments.create(spec)
+        self.watch = Watch(self._fragments.progress, self._timeouts.step_s)
+
+    def equip(self) -> None:
+        """Give every worker what it does not have yet. Workers lost on the way are replaced, or raise."""
+        engine, node = self._engine, self._engine.node
+        while True:
+            engine.recovery.finish()
+            now = {worker: node.incarnation(worker) for worker in self.everybody}
+            bare = [worker for worker in self.everybody if self._policies.get(worker) != now[worker]]
+            memory = self.fragments.memory
+            blind = [w for w in self.everybody if self._memories.get(w) != (now[w], memory)]
+            if not bare and not blind:
+                return
+            self.afresh |= {worker for worker in bare if worker in self._policies}
+            attach = Message("attach", (self._attachment,))
+            for worker in self._ask(dict.fromkeys(bare, attach), self._weights):
+                self._policies[worker] = now[worker]
+            share = Message("share", (self.fragments.spec,))
+            for worker in self._ask(dict.fromkeys(blind, share), memory):
+                self._memories[worker] = (now[worker], memory)
+            self.replace_lost()
+
+    def wait(self, workers: Sequence[int]) -> dict[int, Reply]:
+        """The replies of these workers to `play`, from all that are not lost on the way."""
+        node = self._engine.node
+        replies: dict[int, Reply] = {}
+        for worker in workers:
+            self.watch.forget(worker)
+        while waiting := [w for w in workers if w not in replies and node.alive(w)]:
+            replies.update(node.replies(waiting, _LOOK_S))
+            self.lose_stuck([worker for worker in waiting if worker not in replies])
+        return replies
+
+    def lose_stuck(self, workers: Sequence[int]) -> None:
+        """End those that stand still for too long."""
+        for worker in self.watch.stuck(workers, time.monotonic()):
+            self._engine.node.lose(worker, f"it has not finished a step within {self._timeouts.step_s} s")
+
+    def replace_lost(self) -> list[int]:
+        """Start replacements for workers that were lost, or raise WorkerLost. Returns them."""
+        lost = []
+        for loss in self._engine.node.losses():
+            self._engine.gather.lose(self._engine.node.blocks[loss.worker], reported=True)
+            self._engine.recovery.go_on_or_raise(loss)
+            self.watch.forget(loss.worker)
+            self.restarts += 1
+            lost.append(loss.worker)
+        return lost
+
+    def piece(self, worker: int, reply: Reply) -> tuple[Piece, Fragment]:
+        """A fragment as a piece of a batch. Errors of the policy and of environments are raised."""
+        if reply.error:
+            raise PolicyError(f"the policy failed on worker {worker}:\n{reply.error}")
+        fragment: Fragment = reply.value
+        if fragment.failures:
+            self._engine.recovery.check_failures(Report(failures=fragment.failures))
+        slots = self._engine.node.blocks[worker]
+        afresh = worker in self.afresh
+        self.afresh.discard(worker)
+        # The break is shown by `worker_lost`; a later step must not show it again.
+        self._engine.gather.mend(range(slots.start, slots.stop))
+        columns = self.fragments.columns(fragment.buffer, slice(slots.start, slots.stop))
+        return (
+            Piece(
+                worker,
+                columns,
+                np.arange(slots.start, slots.stop),
+                fragment.final_at,
+                fragment.final_obs,
+                fragment.episodes,
+                afresh,
+            ),
+            fragment,
+        )
+
+    def stop(self) -> None:
+        """Whoever plays stops after the step that it is in."""
+        if self._fragments is not None:
+            self._fragments.stop[:] = 1
+
+    def close(self) -> None:
+        """Let the memory go."""
+        if self._fragments is not None:
+            self._fragments.close()
+
+    def _ask(self, messages: Mapping[int, Message], memory: SharedArrays) -> list[int]:
+        """Send these messages with the memory; returns the workers that have taken it."""
+        node, limit_s = self._engine.node, self._timeouts.start_s
+        wanted = {worker: message for worker, message in messages.items() if node.alive(worker)}
+        node.lend(wanted, memory)
+        replies: dict[int, Any] = node.replies(list(wanted), limit_s)
+        for worker in wanted:
+            if worker not in replies and node.alive(worker):
+                node.lose(worker, f"it did not take the policy within {limit_s} s")
+        for worker, reply in replies.items():
+            if reply.error:
+                raise PolicyError(f"the policy could not be set up on worker {worker}:\n{reply.error}")
+        return list(replies)

@@ -1,0 +1,205 @@
+"""A stream: workers play fragment after fragment and never wait for the learner, unless it is too far behind.
+
+Every worker has a few buffers. It is told which to fill; the next order usually waits for it already when it has
+finished one. A buffer goes back to its worker when its fragment has been copied into a batch. So a worker is at most
+that many fragments ahead of the learner, and no fragment is lost or seen twice.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any
+
+from clusterenv.env.batch import assemble
+from clusterenv.errors import ConfigError
+from clusterenv.node.base import Message
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from clusterenv.env.batch import Batch, Piece
+    from clusterenv.env.detached import Detached
+    from clusterenv.env.turns import Turns
+    from clusterenv.worker.loop import Reply
+
+# How long one look for fragments may take before the workers are looked after.
+_LOOK_S = 0.05
+
+
+class Stream:
+    """An iterator over batches. Close it, or let it go, before anything else is asked of the batch of environments.
+
+    Args:
+        detached: the attached policy.
+        turns: guards the batch of environments, which is busy while the stream is open.
+        steps: T, the length of a fragment.
+        slots: how many slots make a batch.
+        buffers: how many fragments a worker may be ahead.
+        drop_oldest: when a worker is that far ahead, drop its oldest fragment instead of letting it wait.
+    """
+
+    def __init__(
+        self, detached: Detached, turns: Turns, steps: int, slots: int, *, buffers: int, drop_oldest: bool
+    ) -> None:
+        self._detached, self._turns = detached, turns
+        self._steps, self._slots, self._drop = steps, slots, drop_oldest
+        self._queue: collections.deque[tuple[Piece, int]] = collections.deque()  # fragments with their buffers
+        self._unread: collections.Counter[tuple[int, int]] = collections.Counter()  # slots left in (worker, buffer)
+        self._orders: dict[int, list[int]] = {}  # the buffers that each worker has been told to fill
+        self._closed = False
+        players = detached.players
+        players.prepare(detached.fragment_spec(steps, buffers=buffers))
+        players.fragments.stop[:] = 0
+        players.equip()
+        self._start(players.everybody)
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._closed:
+            raise StopIteration
+        with self._turns:
+            try:
+                with self._detached.tally.time("wait"):
+                    while self._ready() < self._slots:
+                        self._receive()
+                return self._batch()
+            except BaseException:
+                self._end()
+                raise
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+    def close(self) -> None:
+        """Stop the workers in the middle of what they play. Fragments that were not read are gone."""
+        if self._closed:
+            return
+        if self._turns.closed:
+            self._closed = True
+            return
+        with self._turns:
+            self._end()
+
+    def abandon(self) -> None:
+        """Tell the workers to stop, and wait for nobody."""
+        if self._closed:
+            return
+        self._closed = True
+        self._turns.stream_ended()
+        self._detached.players.stop()
+        for worker in self._detached.players.everybody:
+            self._detached.engine.node.tell(worker, None)
+
+    def _end(self) -> None:
+        self.abandon()
+        players, node = self._detached.players, self._detached.engine.node
+        players.wait(players.everybody)
+        node.played(0.0)  # what arrived too late
+        self._queue.clear()
+
+    def _start(self, workers: list[int]) -> None:
+        """Send these workers on their way, with an order for each of their buffers."""
+        self._detached.engine.node.post({worker: Message("stream", ()) for worker in workers})
+        for worker in workers:
+            self._orders[worker] = []
+            held = {buffer for owner, buffer in self._unread if owner == worker}
+            for buffer in range(self._detached.players.fragments.spec.buffers):
+                if buffer not in held:
+                    self._order(worker, buffer)
+
+    def _order(self, worker: int, buffer: int) -> None:
+        self._detached.before_request()
+        afresh = worker in self._detached.players.afresh and not self._orders[worker]
+        self._orders[worker].append(buffer)
+        self._detached.engine.node.tell(worker, (buffer, True, afresh))
+
+    def _ready(self) -> int:
+        return sum(len(piece.slots) for piece, _ in self._queue)
+
+    def _receive(self) -> None:
+        """Take what has arrived; look after the workers."""
+        players, node = self._detached.players, self._detached.engine.node
+        for worker, reply in node.played(_LOOK_S):
+            self._take(worker, reply)
+        busy = [worker for worker, orders in self._orders.items() if orders]
+        for worker in set(players.everybody) - set(busy):
+            players.watch.forget(worker)
+        players.lose_stuck(busy)
+        lost = players.replace_lost()
+        if lost:
+            players.equip()
+            self._start(lost)
+
+    def _take(self, worker: int, reply: Reply) -> None:
+        players = self._detached.players
+        piece, fragment = players.piece(worker, reply)
+        players.watch.forget(worker)
+        self._orders[worker].remove(fragment.buffer)
+        self._detached.engine.gather.count_block(piece.slots, fragment.steps)
+        self._detached.arrived(piece, fragment)
+        self._queue.append((piece, fragment.buffer))
+        self._unread[worker, fragment.buffer] = len(piece.slots)
+        if self._drop and not self._orders[worker]:
+            self._drop_oldest(worker)
+
+    def _drop_oldest(self, worker: int) -> None:
+        for index, (piece, buffer) in enumerate(self._queue):
+            if piece.worker == worker:
+                del self._queue[index]
+                self._detached.tally.dropped_steps += self._steps * len(piece.slots)
+                self._read(piece, buffer)
+                return
+
+    def _batch(self) -> Batch:
+        """The fragments that arrived first, as many as make a batch; the last one may be split."""
+        pieces: list[tuple[Piece, int]] = []
+        missing = self._slots
+        while missing:
+            piece, buffer = self._queue.popleft()
+            if len(piece.slots) > missing:
+                piece, rest = piece.split(missing)
+                self._queue.appendleft((rest, buffer))
+            pieces.append((piece, buffer))
+            missing -= len(piece.slots)
+        detached = self._detached
+        batch = assemble(
+            [piece for piece, _ in pieces],
+            None,
+            detached.observation_space,
+            epoch=detached.newest.epoch,
+            newest=detached.newest.number,
+            divergence=detached.divergence,
+        )
+        for piece, buffer in pieces:
+            self._read(piece, buffer)
+        detached.handed_over(batch)
+        return batch
+
+    def _read(self, piece: Piece, buffer: int) -> None:
+        """These slots of a buffer have been read, or dropped; once all have, it can be filled again."""
+        key = piece.worker, buffer
+        self._unread[key] -= len(piece.slots)
+        if self._unread[key] == 0:
+            del self._unread[key]
+            self._order(piece.worker, buffer)
+
+
+def check_stream(steps: Any, slots: Any, buffers: Any, num_envs: int) -> None:
+    """Refuse what makes no stream."""
+    for name, value, most in (("steps", steps, None), ("slots", slots, num_envs), ("buffers", buffers, None)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(f"{name}={value!r} must be a whole number.")
+        if value < 1 or (most is not None and value > most):
+            limit = "at least 1" if most is None else f"between 1 and num_envs={most}"
+            raise ConfigError(f"{name}={value} must be {limit}.")

@@ -1,0 +1,120 @@
+"""What has been counted while a policy acts on the workers: the numbers of `stats()`."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from clusterenv.env.batch import Batch
+    from clusterenv.worker.actor import Fragment
+
+# The upper ends of the histograms' bins; one more bin takes what is above.
+LAG_BINS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+DIVERGENCE_BINS = (0.0, 1e-4, 1e-3, 3e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class Histogram:
+    """Counts, mean and maximum, in constant memory.
+
+    Example:
+        >>> lags = Histogram((0, 1, 2))
+        >>> lags.add(np.array([0, 0, 2, 7]))
+        >>> lags.summary()
+        {'mean': 2.25, 'max': 7.0, 'histogram': {'<=0': 2, '<=1': 0, '<=2': 1, '>2': 1}}
+    """
+
+    def __init__(self, bins: tuple[float, ...]) -> None:
+        self._bins = np.array(bins, dtype=np.float64)
+        self._counts = np.zeros(len(bins) + 1, dtype=np.int64)
+        self._sum, self._count, self._max = 0.0, 0, 0.0
+
+    def add(self, values: npt.NDArray[Any]) -> None:
+        """Count these values."""
+        flat = values.ravel()
+        if not flat.size:
+            return
+        self._counts += np.bincount(np.searchsorted(self._bins, flat), minlength=len(self._counts))
+        self._sum += float(flat.sum())
+        self._count += flat.size
+        self._max = max(self._max, float(flat.max()))
+
+    def summary(self) -> dict[str, Any]:
+        """Mean, maximum and the counts by bin."""
+        names = [f"<={edge:g}" for edge in self._bins] + [f">{self._bins[-1]:g}"]
+        return {
+            "mean": self._sum / max(1, self._count),
+            "max": self._max,
+            "histogram": dict(zip(names, self._counts.tolist(), strict=True)),
+        }
+
+
+class Tally:
+    """Counters since `attach`."""
+
+    def __init__(self) -> None:
+        self.steps = self.episodes = self.publishes = self.dropped_steps = self.measurements = 0
+        self.sync_reasons: collections.Counter[str] = collections.Counter()
+        self.weight_bytes: collections.Counter[str] = collections.Counter()
+        self._lag, self._divergence = Histogram(LAG_BINS), Histogram(DIVERGENCE_BINS)
+        self._ess_sum, self._ess_count, self._ess_least = 0.0, 0, 1.0
+        self._time_s = dict.fromkeys(("env", "policy", "wait", "encode", "estimate"), 0.0)
+
+    @contextlib.contextmanager
+    def time(self, what: str) -> Iterator[None]:
+        """Add the time that passes inside to what the head spends on this."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._time_s[what] += time.perf_counter() - began
+
+    def fragment(self, fragment: Fragment) -> None:
+        """A fragment has arrived."""
+        self._time_s["env"] += fragment.env_s
+        self._time_s["policy"] += fragment.policy_s
+
+    def batch(self, batch: Batch) -> None:
+        """A batch goes to the learner."""
+        self.steps += batch.steps
+        self.episodes += len(batch.episodes.returns)
+        self._lag.add(batch.lag)
+
+    def measured(self, divergence: npt.NDArray[np.float64], ess: npt.NDArray[np.float64] | None) -> None:
+        """The divergence of every worker has been measured, and the effective sample size."""
+        self.measurements += 1
+        self._divergence.add(divergence)
+        known = [] if ess is None else ess[~np.isnan(ess)].tolist()
+        self._ess_sum += sum(known)
+        self._ess_count += len(known)
+        self._ess_least = min([self._ess_least, *known])
+
+    def sync(self, reason: str, kind: str, nbytes: int) -> None:
+        """Weights have moved to a node."""
+        self.sync_reasons[reason] += 1
+        self.weight_bytes[kind] += nbytes
+
+    def summary(self) -> dict[str, Any]:
+        """Everything, as a plain dict."""
+        return {
+            "steps": self.steps,
+            "episodes": self.episodes,
+            "dropped_steps": self.dropped_steps,
+            "publishes": self.publishes,
+            "syncs": sum(self.sync_reasons.values()),
+            "sync_reasons": dict(self.sync_reasons),
+            "weight_bytes": {**self.weight_bytes, "total": sum(self.weight_bytes.values())},
+            "lag": self._lag.summary(),
+            "divergence": self._divergence.summary(),
+            "ess": {"mean": self._ess_sum / self._ess_count if self._ess_count else 1.0, "min": self._ess_least},
+            "measurements": self.measurements,
+            "time_s": dict(self._time_s),
+        }

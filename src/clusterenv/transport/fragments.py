@@ -1,0 +1,132 @@
+"""Shared memory for fragments: what the policy did on the workers, step by step, where the head can read it.
+
+There are a few buffers. Each holds T steps of every slot, and a worker fills the columns of its own slots; so a buffer
+that all workers have filled is the [T, N] batch itself, without a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterenv.transport.shared import Field, SharedArrays
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from clusterenv.spaces import Leaf
+
+    Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentSpec:
+    """The sizes from which head and worker compute the same layout.
+
+    Attributes:
+        buffers: how many fragments of a slot can be under way or unread.
+        steps: T.
+        num_envs: N.
+        num_workers: of the node.
+        observation: the leaves of one observation.
+        state: the leaves of one recurrent state.
+        action: one action as the distribution samples it.
+        params: P, the number of parameters of the distribution.
+        has_value: whether the policy has a value.
+    """
+
+    buffers: int
+    steps: int
+    num_envs: int
+    num_workers: int
+    observation: tuple[Leaf, ...]
+    state: tuple[Leaf, ...]
+    action: Leaf
+    params: int
+    has_value: bool
+
+    def layout(self) -> list[Field]:
+        """The fields, in order."""
+        k, t, n = self.buffers, self.steps, self.num_envs
+        fields = [Field("progress", (self.num_workers, 16), "<i8")]
+        fields += [Field(f"obs{i}", (k, t + 1, n, *leaf.shape), leaf.dtype.str) for i, leaf in _each(self.observation)]
+        fields += [Field(f"state{i}", (k, n, *leaf.shape), leaf.dtype.str) for i, leaf in _each(self.state)]
+        fields += [
+            Field("action", (k, t, n, *self.action.shape), self.action.dtype.str),
+            Field("reward", (k, t, n), "<f8"),
+            Field("terminated", (k, t, n), "|b1"),
+            Field("truncated", (k, t, n), "|b1"),
+            Field("first", (k, t + 1, n), "|b1"),
+            Field("logp", (k, t, n), "<f4"),
+            Field("params", (k, t, n, self.params), "<f4"),
+            Field("version", (k, t, n), "<i8"),
+        ]
+        if self.has_value:
+            fields.append(Field("value", (k, t, n), "<f4"))
+        return fields
+
+
+class Columns(NamedTuple):
+    """Some slots of one buffer: views, [T, n, ...] (observations and `first` [T + 1, n, ...], states [n, ...])."""
+
+    obs: list[Array]
+    state: list[Array]
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    first: Array
+    logp: Array
+    params: Array
+    version: Array
+    value: Array | None
+
+
+class Fragments:
+    """The buffers. Build one with `create` on the head, `attach` in a worker."""
+
+    def __init__(self, spec: FragmentSpec, memory: SharedArrays) -> None:
+        self.spec, self.memory = spec, memory
+        # A cache line per worker for each of these. How many steps it has played: the head sees by it whether the
+        # worker still moves. Whether it shall stop in the middle: the head sets that to end a stream.
+        self.progress, self.stop = memory["progress"][:, 0], memory["progress"][:, 8]
+
+    @classmethod
+    def create(cls, spec: FragmentSpec) -> Fragments:
+        """Make the memory on the head."""
+        return cls(spec, SharedArrays.create(spec.layout()))
+
+    @classmethod
+    def attach(cls, spec: FragmentSpec, fd: int) -> Fragments:
+        """Map the memory that the head made."""
+        return cls(spec, SharedArrays.attach(spec.layout(), fd))
+
+    def columns(self, buffer: int, slots: slice) -> Columns:
+        """These slots of a buffer."""
+        memory, spec = self.memory, self.spec
+
+        def part(name: str) -> Array:
+            array: Array = memory[name][buffer]
+            return array[:, slots]
+
+        return Columns(
+            obs=[part(f"obs{i}") for i, _ in _each(spec.observation)],
+            state=[memory[f"state{i}"][buffer][slots] for i, _ in _each(spec.state)],
+            action=part("action"),
+            reward=part("reward"),
+            terminated=part("terminated"),
+            truncated=part("truncated"),
+            first=part("first"),
+            logp=part("logp"),
+            params=part("params"),
+            version=part("version"),
+            value=part("value") if spec.has_value else None,
+        )
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self.memory.close()
+
+
+def _each(leaves: tuple[Leaf, ...]) -> list[tuple[int, Leaf]]:
+    return list(enumerate(leaves))

@@ -1,0 +1,232 @@
+"""The policy's side of a worker: plays in the block's environments and records what a learner needs.
+
+While it plays, an episode that ends is followed by the next one at once, whatever the autoreset mode of the batch: the
+row after the last step of an episode is the first observation of the next, and the last observation itself goes into
+the fragment's `finals`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from clusterenv import spaces
+from clusterenv.policy.streams import Streams
+from clusterenv.worker.report import Failure, Report
+
+if TYPE_CHECKING:
+    from clusterenv.policy.protocol import Distribution, RuntimeSpec
+    from clusterenv.spaces import Leaf
+    from clusterenv.sync.weights import WeightSpec
+    from clusterenv.transport.arena import Arena
+    from clusterenv.transport.fragments import Columns, Fragments
+    from clusterenv.transport.weights import WeightBuffer
+    from clusterenv.worker.block import EnvBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A policy on its way to a worker, without its weights.
+
+    Attributes:
+        runtime: becomes what runs the policy.
+        distribution: how actions follow from its parameters.
+        state: the leaves of one slot's recurrent state.
+        weights: how the flat weights become arrays.
+        seed: of the random streams of the slots.
+        deterministic: act by the mode of the distribution, without exploring.
+    """
+
+    runtime: RuntimeSpec
+    distribution: Distribution
+    state: tuple[Leaf, ...]
+    weights: WeightSpec
+    seed: int
+    deterministic: bool = False
+
+
+@dataclass(slots=True)
+class Fragment:
+    """The part of a played fragment that does not lie in shared memory.
+
+    Attributes:
+        buffer: where its columns are.
+        steps: how many steps were played; fewer than asked for if it was stopped, or an environment failed
+            for good.
+        final_at: (t, row) where episodes ended.
+        final_obs: the leaves of the last observation of each of these episodes.
+        episodes: (t, row, return, length) of the episodes that ended and were seen from their beginning.
+        lost: rows whose environment raised and was replaced.
+        failures: environments that raised.
+        env_s: time spent in the environments.
+        policy_s: time spent in the policy.
+    """
+
+    buffer: int
+    steps: int = 0
+    final_at: list[tuple[int, int]] = field(default_factory=list)
+    final_obs: list[list[Any]] = field(default_factory=list)
+    episodes: list[tuple[int, int, float, int]] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    env_s: float = 0.0
+    policy_s: float = 0.0
+
+
+class Actor:
+    """Plays fragments.
+
+    Args:
+        block: the environments.
+        arena: where the block shows its newest observations.
+        worker: which worker of the node this is.
+        attachment: the policy.
+        weights: where its newest weights are.
+    """
+
+    def __init__(
+        self, block: EnvBlock, arena: Arena, worker: int, attachment: Attachment, weights: WeightBuffer
+    ) -> None:
+        self._block, self._worker, self._weights = block, worker, weights
+        self._distribution, self._spec = attachment.distribution, attachment.weights
+        self._deterministic = attachment.deterministic
+        slots, count = block.slots, len(block.slots)
+        self._columns = slice(slots.start, slots.stop)
+        self._rows = list(range(count))
+        self._observation = [array[self._columns] for array in arena.observation]
+        self._reward, self._terminated = arena.reward[self._columns], arena.terminated[self._columns]
+        self._truncated = arena.truncated[self._columns]
+        self._streams = Streams(attachment.seed, slots)
+        self._runtime = attachment.runtime.make()
+        self._version, self._taken = -1, 0
+        self._state = tuple(np.zeros((count, *leaf.shape), leaf.dtype) for leaf in attachment.state)
+        self._first = np.zeros(count, dtype=np.bool_)
+        self._returns = np.zeros(count, dtype=np.float64)
+        self._lengths = np.zeros(count, dtype=np.int64)
+        # Whether an episode was seen from its beginning. One that was begun by `step(actions)` has no known return.
+        self._whole = np.zeros(count, dtype=np.bool_)
+
+    def share(self, fragments: Fragments) -> None:
+        """Take the memory for fragments."""
+        self._fragments = fragments
+        self._buffers = [fragments.columns(buffer, self._columns) for buffer in range(fragments.spec.buffers)]
+
+    def forget(self, *, fresh: bool) -> None:
+        """The environments were stepped or reset by somebody else: what is known about their episodes is void."""
+        self._whole[:] = fresh
+        self._first[:] = fresh | (self._terminated | self._truncated)
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+        for part in self._state:
+            part[:] = 0
+
+    def play(self, buffer: int, *, switch: bool, afresh: bool) -> Fragment:
+        """Play one fragment.
+
+        Args:
+            buffer: which buffer to fill.
+            switch: whether new weights are taken between two steps, or only before the first.
+            afresh: begin new episodes in all environments; for the replacement of a lost worker.
+        """
+        result = Fragment(buffer)
+        block, columns = self._block, self._buffers[buffer]
+        mode, block.autoreset_mode = block.autoreset_mode, AutoresetMode.SAME_STEP
+        try:
+            self._begin(columns, result, mode, afresh=afresh)
+            self._play(columns, result, switch=switch)
+        finally:
+            block.autoreset_mode = mode
+        # Every slot is in the middle of an episode now; in no autoreset mode does the next step owe a reset.
+        self._terminated[:] = self._truncated[:] = False
+        return result
+
+    def _begin(self, columns: Columns, result: Fragment, mode: AutoresetMode, *, afresh: bool) -> None:
+        rows, report = self._block.begin_episodes(mode, every=afresh)
+        result.failures += report.failures
+        self._first[rows], self._whole[rows] = True, True
+        self._restart(rows)
+        for stored, now in zip(columns.obs, self._observation, strict=True):
+            stored[0] = now
+        columns.first[0] = self._first
+        for kept, part in zip(columns.state, self._state, strict=True):
+            kept[...] = part
+        self._take_weights()
+
+    def _play(self, columns: Columns, result: Fragment, *, switch: bool) -> None:
+        """The hot loop: per step of the block one call of the policy and a dozen of NumPy."""
+        distribution, block, runtime = self._distribution, self._block, self._runtime
+        clock, worker = time.perf_counter, self._worker
+        progress, stop = self._fragments.progress, self._fragments.stop
+        steps = self._fragments.spec.steps
+        noise = self._streams.draw(steps, distribution.draws, distribution.noise)
+        for t in range(steps):
+            if stop[worker] or any(not failure.recovered for failure in result.failures):
+                return
+            began = clock()
+            if switch and self._weights.count != self._taken:
+                self._take_weights()
+            output = runtime([array[t] for array in columns.obs], self._state)
+            if self._deterministic:
+                actions = distribution.mode(output.params)
+                logp = distribution.log_prob(output.params, actions)
+            else:
+                actions, logp = distribution.sample_with_log_prob(output.params, noise[t])
+            columns.action[t], columns.logp[t], columns.params[t] = actions, logp, output.params
+            columns.version[t] = self._version
+            if columns.value is not None:
+                columns.value[t] = output.value
+            self._state = output.state
+            acted = clock()
+            report = block.step(self._rows, list(distribution.to_env(actions)))
+            stepped = clock()
+            self._record(t, columns, result, report)
+            progress[worker] += 1
+            result.steps += 1
+            result.env_s += stepped - acted
+            result.policy_s += acted - began
+
+    def _record(self, t: int, columns: Columns, result: Fragment, report: Report) -> None:
+        for stored, now in zip(columns.obs, self._observation, strict=True):
+            stored[t + 1] = now
+        columns.reward[t], columns.terminated[t] = self._reward, self._terminated
+        columns.truncated[t] = self._truncated
+        np.logical_or(self._terminated, self._truncated, out=self._first)
+        columns.first[t + 1] = self._first
+        self._returns += self._reward
+        self._lengths += 1
+        if self._first.any() or report.failures:
+            self._end_episodes(t, result, report)
+
+    def _end_episodes(self, t: int, result: Fragment, report: Report) -> None:
+        result.failures += report.failures
+        start = self._block.slots.start
+        for slot, info in report.infos:
+            if "final_obs" in info and "final_info" in info:
+                result.final_at.append((t, slot - start))
+                result.final_obs.append(spaces.take_apart(self._block.observation_space, info["final_obs"]))
+        lost = [failure.slot - start for failure in report.failures]
+        result.lost += lost
+        ended = np.flatnonzero(self._first)
+        self._whole[lost] = False  # an episode that was cut has no return worth telling
+        for row in ended[self._whole[ended]].tolist():
+            result.episodes.append((t, row, float(self._returns[row]), int(self._lengths[row])))
+        self._whole[ended] = True
+        self._restart(ended)
+
+    def _restart(self, rows: Any) -> None:
+        self._returns[rows], self._lengths[rows] = 0.0, 0
+        if self._state:
+            # The runtime's arrays may be its own: copies, because we write to them.
+            self._state = tuple(np.array(part) for part in self._state)
+            for part in self._state:
+                part[rows] = 0
+
+    def _take_weights(self) -> None:
+        if self._weights.count == self._taken:
+            return
+        self._taken, self._version, flat = self._weights.take(self._spec.floats)
+        self._runtime.load(self._spec.unflatten(flat))

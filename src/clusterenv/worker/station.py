@@ -1,0 +1,100 @@
+"""A station: a block and, while a policy is attached, the actor that plays in it.
+
+Everything that can be asked of a worker by message is a method here, so a worker process and a node without processes
+answer alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clusterenv.errors import ConfigError
+from clusterenv.transport.fragments import Fragments
+from clusterenv.transport.weights import WeightBuffer
+from clusterenv.worker.actor import Actor
+from clusterenv.worker.block import EnvBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterenv.transport.arena import Arena
+    from clusterenv.transport.fragments import FragmentSpec
+    from clusterenv.transport.shared import SharedArrays
+    from clusterenv.worker.actor import Attachment, Fragment
+    from clusterenv.worker.base import Block
+    from clusterenv.worker.report import Report
+
+
+class Station:
+    """Answers messages.
+
+    Args:
+        block: the environments.
+        arena: where their rows are.
+        worker: which worker of the node this is.
+    """
+
+    def __init__(self, block: Block, arena: Arena, worker: int) -> None:
+        self._block, self._arena, self._worker = block, arena, worker
+        self._actor: Actor | None = None
+        self._memory: list[SharedArrays] = []
+        self._fragments: SharedArrays | None = None
+        # What others have done to the environments since the actor last played, or since all were reset.
+        self.stepped = False
+        self._reset = False
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> Report:
+        """Reset these rows."""
+        # An actor that finds only some rows reset knows nothing certain about the others' episodes.
+        self._reset = len(rows) == len(self._block.slots)
+        self.stepped = not self._reset
+        return self._block.reset(rows, seeds, options)
+
+    def call(self, rows: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Call a method of these environments."""
+        return self._block.call(rows, name, args, kwargs)
+
+    def set_attr(self, rows: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of these environments."""
+        self._block.set_attr(rows, name, values)
+
+    def attach(self, attachment: Attachment, weights: SharedArrays) -> None:
+        """Take a policy and the memory of its weights."""
+        self.detach()
+        if not isinstance(self._block, EnvBlock):
+            raise ConfigError("a policy needs environments that are stepped one by one, not a vectorised block.")
+        self._memory = [weights]
+        self._actor = Actor(self._block, self._arena, self._worker, attachment, WeightBuffer(weights))
+
+    def share(self, spec: FragmentSpec, memory: SharedArrays) -> None:
+        """Take the memory for fragments."""
+        if self._fragments is not None:
+            self._fragments.close()
+        self._fragments = memory
+        self._attached().share(Fragments(spec, memory))
+
+    def play(self, buffer: int, switch: bool, afresh: bool) -> Fragment:
+        """Play one fragment with the policy."""
+        actor = self._attached()
+        if self.stepped or self._reset:
+            actor.forget(fresh=not self.stepped)
+            self.stepped = self._reset = False
+        return actor.play(buffer, switch=switch, afresh=afresh)
+
+    def detach(self) -> None:
+        """Let the policy and its memory go."""
+        self._actor = None
+        memory = [*self._memory, *([self._fragments] if self._fragments else [])]
+        self._memory, self._fragments = [], None
+        for part in memory:
+            part.close()
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.detach()
+        self._block.close()
+
+    def _attached(self) -> Actor:
+        if self._actor is None:
+            raise ConfigError("no policy is attached to this worker.")
+        return self._actor
