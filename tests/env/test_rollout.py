@@ -319,11 +319,11 @@ def test_weights_that_are_not_finite_are_refused(make: Make, bad: float) -> None
 
 
 def test_weights_of_another_shape_are_refused(make: Make) -> None:
-    envs = attached(make, policy=Linear())
+    policy = Linear()
+    envs = attached(make, policy=policy)
+    policy.matrix = np.zeros((3, CHOICES), np.float32)
     with pytest.raises(WeightsError, match=r"'matrix' has shape \(3, 64\), and had \(2, 64\)"):
-        other = Linear(3)
-        envs._detached._policy.source = other  # type: ignore[union-attr]
-        envs.publish(other)
+        envs.publish(policy)
 
 
 # Together with the other calls.

@@ -11,8 +11,6 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from clusterenv.env.drift import Drift
 from clusterenv.env.players import Players
 from clusterenv.env.tally import Tally
@@ -30,6 +28,7 @@ from clusterenv.transport.weights import WeightBuffer, weights_layout
 from clusterenv.worker.actor import Attachment
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     from gymnasium import Space
 

@@ -1,4 +1,4 @@
-"""How far the workers' policy is from the newest one: the estimator, fed with fragments and asked with every version."""
+"""How far the workers' policy is from the newest one: the estimator, fed with fragments, asked with every version."""
 
 from __future__ import annotations
 

@@ -62,8 +62,10 @@ class Stream:
         with self._turns:
             try:
                 with self._detached.tally.time("wait"):
+                    while self._drop and self._receive(0.0):
+                        pass  # what is too old can only be known once all that has arrived was seen
                     while self._ready() < self._slots:
-                        self._receive()
+                        self._receive(_LOOK_S)
                 return self._batch()
             except BaseException:
                 self._end()
@@ -127,10 +129,11 @@ class Stream:
     def _ready(self) -> int:
         return sum(len(piece.slots) for piece, _ in self._queue)
 
-    def _receive(self) -> None:
-        """Take what has arrived; look after the workers."""
+    def _receive(self, limit_s: float) -> bool:
+        """Take what arrives within the limit, and look after the workers. Returns whether anything did."""
         players, node = self._detached.players, self._detached.engine.node
-        for worker, reply in node.played(_LOOK_S):
+        arrived = node.played(limit_s)
+        for worker, reply in arrived:
             self._take(worker, reply)
         busy = [worker for worker, orders in self._orders.items() if orders]
         for worker in set(players.everybody) - set(busy):
@@ -140,6 +143,7 @@ class Stream:
         if lost:
             players.equip()
             self._start(lost)
+        return bool(arrived)
 
     def _take(self, worker: int, reply: Reply) -> None:
         players = self._detached.players

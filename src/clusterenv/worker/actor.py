@@ -16,7 +16,6 @@ from gymnasium.vector import AutoresetMode
 
 from clusterenv import spaces
 from clusterenv.policy.streams import Streams
-from clusterenv.worker.report import Failure, Report
 
 if TYPE_CHECKING:
     from clusterenv.policy.protocol import Distribution, RuntimeSpec
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from clusterenv.transport.fragments import Columns, Fragments
     from clusterenv.transport.weights import WeightBuffer
     from clusterenv.worker.block import EnvBlock
+    from clusterenv.worker.report import Failure, Report
 
 
 @dataclass(frozen=True, slots=True)
