@@ -330,7 +330,8 @@ def test_recording_gives_the_mode_and_ends() -> None:
         assert categorical.sample().tolist() == [1]
         assert categorical.sample(torch.Size([4])).shape == (4, 1)
         assert normal.rsample().tolist() == [[1.0, 1.0]]
-    assert recorded == [categorical, normal]
+    assert [one.distribution for one in recorded] == [categorical, normal]
+    assert recorded[1].params.tolist() == [[1.0, 1.0, *[pytest.approx(np.log(3))] * 2]]
     assert Categorical.sample is original
     assert not torch.equal(normal.sample(), torch.ones(1, 2))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -31,16 +31,23 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 _local = threading.local()
 _users = 0
-_replaced: list[tuple[type, str, Any]] = []  # (class, name of the method, the original)
+_replaced: list[tuple[Any, str, Any]] = []  # (class or module, name, the original)
 
 READABLE = "Categorical, Bernoulli, Normal, Independent of these, or a Normal squashed by a TanhTransform"
 
 
+class Recorded(NamedTuple):
+    """A distribution that was sampled from, and its parameters [n, ...] in the layout of our distributions."""
+
+    distribution: Any
+    params: torch.Tensor
+
+
 @contextlib.contextmanager
-def capture() -> Iterator[list[Any]]:
+def capture() -> Iterator[list[Recorded]]:
     """While this lasts, sampling in this thread gives the mode; the distributions sampled from are in the list."""
     outer = getattr(_local, "recorded", None)
-    recorded: list[Any] = []
+    recorded: list[Recorded] = []
     _install()
     _local.recorded = recorded
     try:
@@ -52,8 +59,10 @@ def capture() -> Iterator[list[Any]]:
 
 def _install() -> None:
     global _users
+    import torch
     from torch.distributions import Distribution
 
+    normal: Any = torch.distributions.normal
     with _lock:
         _users += 1
         if _users > 1:
@@ -63,6 +72,7 @@ def _install() -> None:
                 if name in vars(kind):
                     _replace(kind, name, _recording(vars(kind)[name]))
         _replace(Distribution, "__init__", _unchecked(Distribution.__init__))
+        _replace(normal, "broadcast_all", _sparing(normal.broadcast_all))
 
 
 def _uninstall() -> None:
@@ -70,13 +80,13 @@ def _uninstall() -> None:
     with _lock:
         _users -= 1
         while _users == 0 and _replaced:
-            kind, name, original = _replaced.pop()
-            setattr(kind, name, original)
+            owner, name, original = _replaced.pop()
+            setattr(owner, name, original)
 
 
-def _replace(kind: type, name: str, replacement: Any) -> None:
-    _replaced.append((kind, name, vars(kind)[name]))
-    setattr(kind, name, replacement)
+def _replace(owner: Any, name: str, replacement: Any) -> None:
+    _replaced.append((owner, name, vars(owner)[name]))
+    setattr(owner, name, replacement)
 
 
 def _with_subclasses(kind: type) -> set[type]:
@@ -91,9 +101,9 @@ def _recording(original: Callable[..., Any]) -> Callable[..., Any]:
         recorded = getattr(_local, "recorded", None)
         if recorded is None:
             return original(self, sample_shape, *args, **kwargs)
-        if not any(known is self for known in recorded):
-            recorded.append(self)
         mode = _mode(self)
+        if not any(known.distribution is self for known in recorded):
+            recorded.append(Recorded(self, _params(_base(self)[0])))
         return mode.expand(*sample_shape, *mode.shape) if sample_shape else mode
 
     return sample
@@ -108,6 +118,26 @@ def _unchecked(original: Callable[..., None]) -> Callable[..., None]:
         original(self, *args, **kwargs)
 
     return init
+
+
+def _sparing(original: Callable[..., Any]) -> Callable[..., Any]:
+    # A Normal broadcasts its mean and deviation, which puts seven nodes into a trace, mostly for nothing.
+    import torch
+
+    jit: Any = torch.jit  # a part without type hints
+
+    def shape(value: Any) -> Any:
+        return tuple(map(int, value.shape)) if isinstance(value, torch.Tensor) else None
+
+    @functools.wraps(original)
+    def broadcast_all(*values: Any) -> Any:
+        if getattr(_local, "recorded", None) is not None and jit.is_tracing():
+            shapes = {shape(value) for value in values}
+            if len(shapes) == 1 and None not in shapes:
+                return values
+        return original(*values)
+
+    return broadcast_all
 
 
 def _mode(distribution: Any) -> torch.Tensor:
@@ -130,45 +160,51 @@ def _mode(distribution: Any) -> torch.Tensor:
     raise _unreadable([distribution])
 
 
-def params_of(recorded: Sequence[Any]) -> torch.Tensor:
+def _params(base: Any) -> torch.Tensor:
+    """The parameters of a readable distribution. Copies: a trace would take what is done to the original for them."""
+    import torch
+    from torch.distributions import Normal
+
+    if isinstance(base, Normal):
+        return torch.cat([_rows(base.loc), _rows(base.scale.log())], 1)
+    return _rows(base.logits).clone()
+
+
+def params_of(recorded: Sequence[Recorded]) -> torch.Tensor:
     """The parameters [n, P] of what was recorded, in the layout of our distributions."""
     import torch
-    from torch import distributions as kinds
+    from torch.distributions import Categorical
 
-    bases = [_base(distribution)[0] for distribution in recorded]
-    if bases and all(isinstance(base, kinds.Categorical) for base in bases):
-        logits = [_rows(base.logits) for base in bases]
-        return logits[0] if len(logits) == 1 else torch.cat(logits, 1)
-    if len(bases) == 1 and isinstance(bases[0], kinds.Bernoulli):
-        return _rows(bases[0].logits)
-    if len(bases) == 1 and isinstance(bases[0], kinds.Normal):
-        return torch.cat([_rows(bases[0].loc), _rows(bases[0].scale.log())], 1)
-    raise _unreadable(recorded)
+    if len(recorded) == 1:
+        return recorded[0].params
+    if not recorded or not all(isinstance(_base(one.distribution)[0], Categorical) for one in recorded):
+        raise _unreadable([one.distribution for one in recorded])
+    return torch.cat([one.params for one in recorded], 1)
 
 
-def distribution_of(recorded: Sequence[Any], action_space: Space[Any]) -> Distribution:
+def distribution_of(recorded: Sequence[Recorded], action_space: Space[Any]) -> Distribution:
     """Our distribution for what was recorded. ConfigError if it does not fit the action space."""
     from torch import distributions as kinds
 
     from clusterenv.policy.distributions import TanhGaussian, distribution_for
 
-    params_of(recorded)  # tells what cannot be read at all
-    base, transforms = _base(recorded[0])
+    sampled = [one.distribution for one in recorded]
+    base, transforms = _base(sampled[0])
     fitting: dict[type, tuple[type, ...]] = {
         kinds.Categorical: (spaces.Discrete, spaces.MultiDiscrete),
         kinds.Bernoulli: (spaces.MultiBinary,),
         kinds.Normal: (spaces.Box,),
     }
     wanted = next(kinds_of for kind, kinds_of in fitting.items() if isinstance(base, kind))
-    counts, expected = _counts(recorded), _expected(action_space)
+    counts, expected = _counts(sampled), _expected(action_space)
     if not isinstance(action_space, wanted) or counts != expected:
         raise ConfigError(
-            f"the agent samples from {_names(recorded)} with {_words(counts)}, but the action space is {action_space}, "
+            f"the agent samples from {_names(sampled)} with {_words(counts)}, but the action space is {action_space}, "
             f"which takes {_words(expected)}. Give the agent the spaces of these environments."
         )
     if not transforms:
         return distribution_for(action_space)
-    centre, half = (_shaped(number, action_space.shape or ()) for number in _range(transforms, recorded))
+    centre, half = (_shaped(number, action_space.shape or ()) for number in _range(transforms, sampled))
     return TanhGaussian(centre - half, centre + half, dtype=action_space.dtype)
 
 
@@ -196,13 +232,13 @@ def _flat(transforms: Sequence[Any]) -> Iterator[Any]:
             yield transform
 
 
-def _range(transforms: Sequence[Any], recorded: Sequence[Any]) -> tuple[Any, Any]:
+def _range(transforms: Sequence[Any], sampled: Sequence[Any]) -> tuple[Any, Any]:
     """Where the actions behind a tanh lie: 0 and 1 for (-1, 1), or the centre and half width of an affine transform."""
     from torch.distributions import transforms as kinds
 
     expected = (kinds.TanhTransform, kinds.AffineTransform)[: len(transforms)]
     if len(transforms) > 2 or not all(map(isinstance, transforms, expected)):
-        raise _unreadable(recorded)
+        raise _unreadable(sampled)
     return (0.0, 1.0) if len(transforms) == 1 else (transforms[1].loc, transforms[1].scale)
 
 
@@ -215,15 +251,17 @@ def _shaped(number: Any, shape: tuple[int, ...]) -> Array:
 
 
 def _rows(numbers: torch.Tensor) -> torch.Tensor:
-    return numbers if numbers.dim() == 2 else numbers.reshape(numbers.shape[0], -1)
+    if numbers.dim() == 2:
+        return numbers
+    return numbers.reshape(numbers.shape[0] if numbers.dim() else 1, -1)
 
 
-def _counts(recorded: Sequence[Any]) -> list[int]:
+def _counts(sampled: Sequence[Any]) -> list[int]:
     """The choices of each categorical, or the numbers in one action of anything else."""
     from torch.distributions import Categorical
 
     counts = []
-    for base in (_base(distribution)[0] for distribution in recorded):
+    for base in (_base(distribution)[0] for distribution in sampled):
         if isinstance(base, Categorical):
             rows, choices = base.logits.shape[0], base.logits.shape[-1]
             counts += [choices] * (base.logits.numel() // max(rows * choices, 1))
@@ -244,12 +282,12 @@ def _words(counts: Sequence[int]) -> str:
     return " + ".join(map(str, counts)) + " number(s) per action"
 
 
-def _names(recorded: Sequence[Any]) -> str:
-    return ", ".join(type(distribution).__name__ for distribution in recorded) or "nothing in torch.distributions"
+def _names(sampled: Sequence[Any]) -> str:
+    return ", ".join(type(distribution).__name__ for distribution in sampled) or "nothing in torch.distributions"
 
 
-def _unreadable(recorded: Sequence[Any]) -> ConfigError:
+def _unreadable(sampled: Sequence[Any]) -> ConfigError:
     return ConfigError(
-        f"the agent samples its action from {_names(recorded)}. What can be read is: {READABLE}. Sample from one of "
+        f"the agent samples its action from {_names(sampled)}. What can be read is: {READABLE}. Sample from one of "
         "these, or write the module with `distribution` and `forward(obs, state) -> (params, value, state)`."
     )

@@ -186,10 +186,10 @@ def _by_tracing(
 
 
 def _refuse_decisions(warning: warnings.WarningMessage) -> None:
-    """A trace holds only the branch that was taken. What torch's own layers ask is only about sizes."""
+    """A trace holds only the branch that was taken. What torch's layers, and we, ask is only about sizes."""
     import torch
 
-    own = Path(warning.filename).is_relative_to(Path(torch.__file__).parent)
+    own = any(Path(warning.filename).is_relative_to(Path(file).parent) for file in (torch.__file__, __file__))
     text = str(warning.message)
     if text.startswith("Converting a tensor to a Python") and not own:
         raise ConfigError(f"{warning.filename}:{warning.lineno}: {text}")

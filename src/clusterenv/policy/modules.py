@@ -72,7 +72,7 @@ class TorchActor:
     def __call__(self, leaves: Sequence[torch.Tensor], state: Sequence[torch.Tensor]) -> Answer:
         """The parameters [n, P] float32, the value [n] float32 or None, and the state after this step."""
         params, value, after, _ = self._run(leaves, state)
-        return params.float(), None if value is None else value.reshape(-1).float(), after
+        return _single(params), None if value is None else _single(value.reshape(-1)), after
 
     def probe(self, leaves: Sequence[Array], state: Sequence[Array]) -> None:
         """Run the module once and learn what it says. ConfigError if that is not what we can use."""
@@ -150,7 +150,7 @@ class TorchActor:
 
         inputs = list(leaves)
         for index, dtype in enumerate(self._to):
-            if dtype is not None:
+            if dtype is not None and inputs[index].dtype != getattr(torch, dtype):
                 inputs[index] = inputs[index].to(getattr(torch, dtype))
             if index in self._channels_last:
                 inputs[index] = inputs[index].permute(0, 3, 1, 2)
@@ -222,6 +222,13 @@ def evaluation(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for part, training in flags:
             part.training = training
+
+
+def _single(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in single precision, without a node in the graph if it is so already."""
+    import torch
+
+    return tensor if tensor.dtype == torch.float32 else tensor.float()
 
 
 def _state_of(module: Any) -> tuple[spaces.Leaf, ...]:
