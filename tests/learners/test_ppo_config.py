@@ -38,6 +38,13 @@ def test_a_run_that_is_to_be_repeated_looks_at_no_clock() -> None:
     assert rule == APS(0.01, max_age_s=None)
 
 
+def test_a_learner_has_a_threshold_of_its_own_unless_another_is_named() -> None:
+    assert SyncConfig().make(threshold=0.003) == APS(0.003)
+    assert SyncConfig(threshold=0.1).make(threshold=0.003) == APS(0.1)
+    assert SyncConfig(target_ess=0.9).make(threshold=0.003) == APS(target_ess=0.9)
+    assert SyncConfig(rule="never").make(threshold=0.003) == Never()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -55,10 +55,10 @@ DIVERGENCE_MEAN = Metric(
     "sync/divergence_mean", "nats", "Mean over slots of the divergence of the workers' policies from the newest one."
 )
 DIVERGENCE_MAX = Metric("sync/divergence_max", "nats", "The same, for the worker that is furthest away.")
-SYNC_COUNT = Metric("sync/count", "syncs", "How often weights moved to a worker in the interval.")
+SYNC_COUNT = Metric("sync/count", "syncs", "How often weights moved to a node and its workers in the interval.")
 SYNC_BYTES = Metric("sync/bytes", "bytes", "Bytes of weights that moved in the interval.")
 SYNC_SKIPPED = Metric(
-    "sync/skipped", "syncs", "How often a worker stayed with the weights it had in the interval although newer existed."
+    "sync/skipped", "versions", "Versions of the interval that moved to no node: older weights were good enough."
 )
 SYNC_PUBLISHES = Metric("sync/publishes", "versions", "Versions that the learner published in the interval.")
 SYNC_SAVED = Metric(
@@ -69,7 +69,9 @@ RESTARTS = Metric("cluster/restarts", "workers", "Workers that were lost and sta
 WORKERS_READY = Metric("cluster/workers_ready", "workers", "Workers that are alive.")
 WORKERS = Metric("cluster/workers", "workers", "Workers that the run asked for.")
 LEARNER_WAIT = Metric("cluster/learner_wait_fraction", "0-1", "Share of the interval that the learner waited for data.")
-WORKER_WAIT = Metric("cluster/worker_wait_fraction", "0-1", "Share of the workers' time spent waiting for the head.")
+WORKER_WAIT = Metric(
+    "cluster/worker_wait_fraction", "0-1", "Share of the workers' time spent neither in environments nor in the policy."
+)
 
 METRICS: dict[str, Metric] = {value.name: value for value in list(globals().values()) if isinstance(value, Metric)}
 

@@ -150,7 +150,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         index, _, what = name.partition("/")
-        state.setdefault(int(index), {})[what] = tensor
+        state.setdefault(int(index), {})[what] = tensor.clone()  # the optimiser writes into what it is given
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

@@ -33,6 +33,19 @@ def to_table(settings: Any) -> dict[str, Any]:
     return table
 
 
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted names.
+
+    Example:
+        >>> flat({"seed": 1, "sync": {"rule": "aps"}})
+        {'seed': 1, 'sync.rule': 'aps'}
+    """
+    result: dict[str, Any] = {}
+    for name, value in table.items():
+        result |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return result
+
+
 def from_table(kind: type[Settings], table: dict[str, Any], where: str = "") -> Settings:
     """The dataclass that `to_table` made a table of. What is not named has its default.
 

@@ -23,10 +23,10 @@ class SyncConfig:
     """
 
     rule: Literal["aps", "always", "every", "on-change", "never"] = "aps"
-    """aps: when the policy has drifted; always: at every version, in full; every: at every k-th version;
+    """aps: when the policy has drifted; always: before every batch, changed or not; every: at every k-th version;
     on-change: when a version is new; never: only once, at the start"""
     threshold: float | None = None
-    """aps: how far a worker's policy may drift from the newest one, in nats"""
+    """aps: how far a worker's policy may drift from the newest one, in nats; None for what suits the learner"""
     every: int | None = None
     """every: how many versions lie between two fetches"""
     max_lag: int | None = None
@@ -56,10 +56,11 @@ class SyncConfig:
                     f"Leave it out, or use sync.rule={owner!r}."
                 )
 
-    def make(self, *, by_clock: bool = True) -> Rule:
+    def make(self, *, threshold: float | None = None, by_clock: bool = True) -> Rule:
         """The rule itself.
 
         Args:
+            threshold: for APS, if the settings name neither a threshold nor anything that steers it.
             by_clock: whether the rule may look at the clock. A run that is to be repeated exactly must not; the limits
                 in versions and batches remain.
         """
@@ -67,4 +68,6 @@ class SyncConfig:
             return parse_sync(f"every:{self.every}" if self.rule == "every" else self.rule)
         given = {name: getattr(self, name) for name in ("threshold", "max_lag", "target_ess", "bandwidth")}
         chosen = {name: value for name, value in given.items() if value is not None}
+        if not chosen.keys() & {"threshold", "target_ess", "bandwidth"}:
+            chosen["threshold"] = threshold
         return APS(**chosen) if by_clock else APS(**chosen, max_age_s=None)

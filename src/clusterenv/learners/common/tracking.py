@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterenv.metrics import keys
+from clusterenv.sync.codec import encode, rounded
+from clusterenv.sync.versions import Version
+from clusterenv.sync.weights import WeightSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,7 +136,7 @@ class Tracker:
             keys.SYNC_COUNT.name: syncs,
             keys.SYNC_PUBLISHES.name: publishes,
             keys.SYNC_BYTES.name: total_bytes(stats) - total_bytes(self._before),
-            keys.SYNC_SKIPPED.name: max(0, publishes * self.workers - syncs),
+            keys.SYNC_SKIPPED.name: max(0.0, publishes - syncs),
             keys.SYNC_SAVED.name: saved_share(total_bytes(stats), self.always_bytes(stats)),
             keys.WORKERS.name: self.workers,
             keys.WORKERS_READY.name: stats.get("workers_ready", self.workers),
@@ -146,7 +149,7 @@ class Tracker:
         if passed > 0:
             values[keys.SPS.name] = (self.steps - self._steps_before) / passed
             values[keys.LEARNER_WAIT.name] = min(1.0, self._waited_s / passed)
-        values |= self._worker_wait(stats)
+            values[keys.WORKER_WAIT.name] = max(0.0, 1.0 - self._worked_s(stats) / (passed * max(1, self.workers)))
         self._before, self._seconds_before, self._steps_before = dict(stats), seconds, self.steps
         self._waited_s = 0.0
         return {name: float(value) for name, value in values.items() if not math.isnan(value)}
@@ -185,12 +188,21 @@ class Tracker:
         counts = stats.get("sync_reasons", {})
         return {f"{keys.REASON_PREFIX}{reason}": count - before.get(reason, 0) for reason, count in counts.items()}
 
-    def _worker_wait(self, stats: Mapping[str, Any]) -> dict[str, float]:
-        """The share of the workers' time since the last call in which they waited."""
+    def _worked_s(self, stats: Mapping[str, Any]) -> float:
+        """The time that all workers together spent in environments and policies since the last call."""
         now, before = stats.get("time_s", {}), self._before.get("time_s", {})
-        spent = {part: now.get(part, 0.0) - before.get(part, 0.0) for part in ("env", "policy", "wait")}
-        total = sum(spent.values())
-        return {keys.WORKER_WAIT.name: spent["wait"] / total} if total > 0 else {}
+        return float(sum(now.get(part, 0.0) - before.get(part, 0.0) for part in ("env", "policy")))
+
+
+def full_bytes(weights: Mapping[str, Any], encoding: str) -> int:
+    """The size of all weights in this encoding, for a receiver that holds none.
+
+    Example:
+        >>> full_bytes({"w": np.zeros((2, 3), np.float32)}, "fp32")
+        24
+    """
+    spec = WeightSpec.of(weights)
+    return encode(spec, rounded(spec.flatten(weights), Version(0, 0), encoding), encoding).nbytes
 
 
 def total_bytes(stats: Mapping[str, Any]) -> int:

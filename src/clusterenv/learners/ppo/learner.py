@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from clusterenv.env.make import make_vec
-from clusterenv.learners.common.tracking import WINDOW, Tracker
+from clusterenv.learners.common.tracking import WINDOW, Tracker, full_bytes
+from clusterenv.learners.ppo.config import THRESHOLD
 from clusterenv.learners.ppo.update import Updater
 from clusterenv.metrics.recorder import Recorder
 
@@ -131,12 +132,12 @@ class PPO:
         with contextlib.closing(make_vec(config.env_id, config.num_envs, cluster=config.cluster)) as envs:
             envs.reset(seed=config.seed)
             self._updater = Updater(config, envs.single_observation_space, envs.single_action_space)
-            self._tracker = Tracker(workers=envs.cluster.workers, full_bytes=0)
+            self._tracker = Tracker(envs.cluster.workers, full_bytes(self.updater.weights(), config.encoding))
             if self.resume is not None:
                 self._restore(self.resume)
             envs.attach(
                 self.updater.network,
-                sync=config.sync.make(by_clock=config.mode == "stream"),
+                sync=config.sync.make(threshold=THRESHOLD, by_clock=config.mode == "stream"),
                 encoding=config.encoding,
                 seed=config.seed,
                 runtime=config.runtime,

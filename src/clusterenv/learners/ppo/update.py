@@ -118,6 +118,10 @@ class Updater:
         }
         return {name: value for name, value in values.items() if not math.isnan(value)}
 
+    def weights(self) -> dict[str, Any]:
+        """The network's weights as arrays, as they travel."""
+        return {name: tensor.detach().cpu().numpy() for name, tensor in self.network.state_dict().items()}
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything that a checkpoint needs."""
         model = {f"model/{name}": tensor for name, tensor in self.network.state_dict().items()}

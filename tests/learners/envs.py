@@ -1,0 +1,53 @@
+"""Tiny environments that are learned in seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Lever(gymnasium.Env[Any, Any]):
+    """Two lights, four pulls; a reward of 1 for the lever below the light that is on. Ends by truncation."""
+
+    LENGTH = 4
+
+    def __init__(self, kind: str = "discrete") -> None:
+        self.observation_space = spaces.Box(0, 1, (2,), np.float32)
+        self.kind = kind
+        options: dict[str, Any] = {
+            "discrete": spaces.Discrete(2),
+            "multi-discrete": spaces.MultiDiscrete([2, 3]),
+            "binary": spaces.MultiBinary(2),
+            "box": spaces.Box(-1, 1, (1,), np.float32),
+        }
+        self.action_space = options[kind]
+        self.light, self.pulls = 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.pulls = 0
+        return self._look(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        pulled = {
+            "discrete": lambda: int(action),
+            "multi-discrete": lambda: int(action[0]),
+            "binary": lambda: int(action[0]),
+            "box": lambda: int(action[0] > 0),
+        }[self.kind]()
+        reward = float(pulled == self.light)
+        self.pulls += 1
+        return self._look(), reward, False, self.pulls == self.LENGTH, {}
+
+    def _look(self) -> Any:
+        self.light = int(self.np_random.integers(2))
+        return np.eye(2, dtype=np.float32)[self.light]
+
+
+KINDS = ("discrete", "multi-discrete", "binary", "box")
+for _kind in KINDS:
+    if f"test/Lever-{_kind}-v0" not in gymnasium.registry:
+        gymnasium.register(f"test/Lever-{_kind}-v0", entry_point="tests.learners.envs:Lever", kwargs={"kind": _kind})

@@ -1,0 +1,156 @@
+"""One update: where advantages and targets come from, and what a batch does to the network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from clusterenv.env.batch import Batch, Episodes
+from clusterenv.learners.ppo import PPOConfig
+from clusterenv.learners.ppo.update import Updater
+
+T, N = 4, 2
+GAMMA, LAMBDA = 0.9, 0.8
+
+
+def batch(**changes: Any) -> Batch:
+    source = np.random.default_rng(0)
+    nothing = np.zeros((T, N), bool)
+    fields: dict[str, Any] = {
+        "obs": source.normal(size=(T + 1, N, 3)).astype(np.float32),
+        "action": source.integers(2, size=(T, N)),
+        "reward": source.normal(size=(T, N)),
+        "terminated": nothing,
+        "truncated": nothing,
+        "first": np.zeros((T + 1, N), bool),
+        "final_obs": np.zeros((0, 3), np.float32),
+        "final_at": (np.zeros(0, np.int64), np.zeros(0, np.int64)),
+        "logp": np.full((T, N), np.log(0.5), np.float32),
+        "params": np.zeros((T, N, 2), np.float32),
+        "value": np.full((T, N), 1e6, np.float32),  # of a worker's critic: it must play no part
+        "version": np.zeros((T, N), np.int64),
+        "epoch": 0,
+        "lag": np.zeros((T, N), np.int64),
+        "divergence": np.zeros(N),
+        "slot": np.arange(N),
+        "state": (),
+        "worker_lost": np.zeros(N, bool),
+        "episodes": Episodes(np.zeros(0), np.zeros(0), np.zeros(0)),
+    }
+    return Batch(**{**fields, **changes}).to(torch)
+
+
+@torch.no_grad()
+def values(subject: Updater, data: Batch) -> torch.Tensor:
+    return subject.network.value(data.obs.flatten(0, 1)).view(T + 1, N)
+
+
+def updater(**changes: Any) -> Updater:
+    settings: dict[str, Any] = {"num_envs": N, "rollout_steps": T, "minibatches": 2, "gamma": GAMMA}
+    settings |= {"gae_lambda": LAMBDA, "hidden": (8,), **changes}
+    return Updater(PPOConfig(**settings), spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+
+
+def at(flat: torch.Tensor, t: int, n: int) -> float:
+    return float(flat[t * N + n])
+
+
+def test_a_rollout_that_goes_on_counts_on_the_newest_critic() -> None:
+    subject, data = updater(), batch()
+    samples, _ = subject.samples(data)
+    value = values(subject, data)
+    expected = data.reward[T - 1] + GAMMA * value[T] - value[T - 1]
+    assert [at(samples.advantage, T - 1, n) for n in range(N)] == pytest.approx(expected.tolist(), rel=1e-5)
+    torch.testing.assert_close(samples.target, samples.advantage + value[:-1].flatten())
+
+
+def test_a_truncation_counts_on_the_last_observation_of_its_episode() -> None:
+    truncated = np.zeros((T, N), bool)
+    truncated[1, 0] = True
+    last = np.full((1, 3), 0.7, np.float32)
+    data = batch(truncated=truncated, final_obs=last, final_at=(np.array([1]), np.array([0])))
+    subject = updater()
+    samples, _ = subject.samples(data)
+    value = values(subject, data)
+    final = subject.network.value(torch.from_numpy(last)).item()
+    expected = float(data.reward[1, 0]) + GAMMA * final - float(value[1, 0])
+    assert at(samples.advantage, 1, 0) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_termination_counts_on_nothing() -> None:
+    terminated = np.zeros((T, N), bool)
+    terminated[1, 0] = True
+    last = np.full((1, 3), 0.7, np.float32)
+    data = batch(terminated=terminated, final_obs=last, final_at=(np.array([1]), np.array([0])))
+    subject = updater()
+    samples, _ = subject.samples(data)
+    value = values(subject, data)
+    assert at(samples.advantage, 1, 0) == pytest.approx(float(data.reward[1, 0] - value[1, 0]), rel=1e-5)
+
+
+def test_rows_of_the_samples_belong_together() -> None:
+    data = batch()
+    samples, _ = updater().samples(data)
+    row = 2 * N + 1
+    assert torch.equal(samples.obs[row], data.obs[2, 1])
+    assert samples.action[row] == data.action[2, 1]
+    assert samples.logp[row] == data.logp[2, 1]
+    assert len(samples) == T * N
+
+
+def test_better_actions_become_likelier_and_the_value_nearer() -> None:
+    reward = np.ones((T, N))
+    data = batch(reward=reward, action=np.array([[0, 1]] * T))
+    data.reward[:, 1] = -1.0  # the slot that chose 1 is punished
+    subject = updater(epochs=20, gamma=0.0, learning_rate=0.05, clip=10.0, max_grad_norm=10.0, entropy_coef=0.0)
+    first, _ = subject.samples(data)
+    before = (first.target - subject.network.value(first.obs)).square().mean().item()
+    params = subject.network(first.obs)[0].softmax(-1)
+    told = subject.update(data, 1.0, lambda: None)
+    better = subject.network(first.obs)[0].softmax(-1)
+    assert (better[0::2, 0] > params[0::2, 0]).all()
+    assert (better[1::2, 1] < params[1::2, 1]).all()
+    assert (first.target - subject.network.value(first.obs)).square().mean().item() < before
+    assert told["losses/entropy"] > 0
+
+
+def test_data_of_an_older_policy_is_weighed_by_its_own_probabilities() -> None:
+    """The same data with another behaviour log-probability gives another gradient."""
+    weights = []
+    for logp in (np.log(0.5), np.log(0.6)):
+        subject = updater(epochs=1, minibatches=1, clip=10.0)
+        subject.update(batch(logp=np.full((T, N), logp, np.float32)), 1.0, lambda: None)
+        weights.append(torch.cat([p.flatten() for p in subject.network.actor.parameters()]))
+    assert not torch.equal(*weights)
+
+
+def test_beyond_the_clip_old_data_teaches_the_actor_nothing() -> None:
+    subject = updater(epochs=1, minibatches=1, normalize_advantage=False, entropy_coef=0.0)
+    before = [parameter.clone() for parameter in subject.network.actor.parameters()]
+    # The learner finds every action three times as likely as the policy that acted; all advantages are positive.
+    subject.update(
+        batch(logp=np.full((T, N), np.log(0.5 / 3), np.float32), reward=np.full((T, N), 1e3)), 1.0, lambda: None
+    )
+    for old, new in zip(before, subject.network.actor.parameters(), strict=True):
+        assert torch.equal(old, new)
+
+
+def test_gradient_steps_are_counted_by_what_follows_them() -> None:
+    steps: list[int] = []
+    updater(epochs=3, minibatches=4).update(batch(), 1.0, lambda: steps.append(1))
+    assert len(steps) == 12
+
+
+def test_what_is_saved_is_all_there_is() -> None:
+    data = batch()
+    one, other = updater(normalize_observations=True), updater(normalize_observations=True, seed=5)
+    one.update(data, 1.0, lambda: None)
+    other.restore(one.tensors())
+    for subject in (one, other):
+        subject.update(data, 0.5, lambda: None)
+    for left, right in zip(one.network.state_dict().values(), other.network.state_dict().values(), strict=True):
+        assert torch.equal(left, right)
