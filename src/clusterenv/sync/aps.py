@@ -168,7 +168,6 @@ class APSDecider(Decider):
         self._trigger.update(situation)
         self._newest = situation.newest
         if not situation.newer:
-            self._start_over()
             return None
         if self._behind_since_s is None:
             self._behind_since_s = situation.now_s
