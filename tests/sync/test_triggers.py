@@ -210,5 +210,5 @@ def test_time_that_stands_still_or_steps_back_fills_nothing() -> None:
         trigger.update(situation(0, 1, 0.01, now_s=now_s, sync_bytes=10))
         assert trigger.fires(situation(0, 1, 0.01, sync_bytes=10)) is None
     # Nor does a step back take anything away: from here on, time counts as ever.
-    trigger.update(situation(0, 1, 0.01, now_s=1.02, sync_bytes=10))
+    trigger.update(situation(0, 1, 0.01, now_s=1.015, sync_bytes=10))
     assert trigger.fires(situation(0, 1, 0.01, sync_bytes=10)) is Reason.BUDGET
