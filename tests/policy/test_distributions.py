@@ -106,6 +106,15 @@ def test_a_log_prob_of_a_batch_is_the_one_that_came_with_the_action(kind: Distri
     np.testing.assert_array_equal(np.stack([kind.sample(*both) for both in zip(params, noise, strict=True)]), actions)
 
 
+def test_that_holds_for_many_choices_too() -> None:
+    # Here the order of a sum shows in its last bits.
+    kind = Categorical(300)
+    params = params_of(kind, 6, 8)
+    actions, stored = kind.sample_with_log_prob(params, noise_of(kind, 6, 8))
+    np.testing.assert_array_equal(kind.log_prob(np.asfortranarray(params), actions), stored)
+    close(stored, theirs.Categorical(logits=double(params)).log_prob(torch.from_numpy(actions)))
+
+
 @every_kind
 def test_a_divergence_is_zero_for_equal_parameters_only(kind: Distribution) -> None:
     old = params_of(kind, 3, 200)

@@ -148,18 +148,17 @@ class TanhGaussian(BoxDistribution):
 
     def unsquash(self, flat_actions: Array) -> Array:
         """What `squash` was given (see the class for actions on their bounds), float64."""
-        # Not by arctanh: distances to the bounds lose no digits, where 1 - tanh(x) would.
-        flat_actions = flat_actions.astype(np.float64)
-        above = np.maximum(flat_actions - self._low, self._low_step)
-        below = np.maximum(self._high - flat_actions, self._high_step)
-        values: Array = 0.5 * np.log(above / below)
+        above, below = self._log_distances(flat_actions)
+        values: Array = 0.5 * (above - below)
         return values
 
     def log_prob(self, params: Array, actions: Array) -> Array:
         """The log-density of these actions, float32."""
         params = self._params(params)
-        values = self.unsquash(self._actions(params, actions))
-        return row_sums(_log_density(params, values) - self._log_slope(values)).astype(np.float32)
+        above, below = self._log_distances(self._actions(params, actions))
+        # The slope half * (1 - tanh(x)^2) is also (action - low) * (high - action) / half.
+        log_slope = above + below - self._log_half
+        return row_sums(_log_density(params, 0.5 * (above - below)) - log_slope).astype(np.float32)
 
     def entropy(self, params: Array) -> Array:
         """The entropy in nats, float32: that of x in closed form, and the mean of log |da/dx| by a sum over x.
@@ -178,6 +177,13 @@ class TanhGaussian(BoxDistribution):
     def divergence(self, old: Array, new: Array) -> Array:
         """KL(old || new) in nats, float64. Squashing both alike does not change it."""
         return _divergence(self._params(old), self._params(new))
+
+    def _log_distances(self, flat_actions: Array) -> tuple[Array, Array]:
+        """The logarithms of action - low and of high - action: these lose no digits, where 1 - tanh(x) would."""
+        flat_actions = flat_actions.astype(np.float64)
+        above = np.maximum(flat_actions - self._low, self._low_step)
+        below = np.maximum(self._high - flat_actions, self._high_step)
+        return np.log(above), np.log(below)
 
     def _log_slope(self, values: Array) -> Array:
         """The logarithm of the slope of `squash`; half * (1 - tanh^2) would be 0 long before its logarithm ends."""
