@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from benchmarks.workloads import Workload
 
-Mode = Literal["lock step", "first ready", "limit"]
+Mode = Literal["lock step", "first ready", "limit", "policy"]
 Settings = dict[str, Any]
 
 SYNC = "sync"
 LIMIT = "bare-loop"
-OURS: dict[str, str] = {"lock step": "clusterenv", "first ready": "clusterenv-async"}
-"""Which of our two contenders a peer is compared with, by its mode."""
+OURS: dict[str, str] = {"lock step": "clusterenv", "first ready": "clusterenv-async", "policy": "clusterenv-rollout"}
+"""Which of our contenders another one is compared with, by its mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,21 @@ CONTENDERS: dict[str, Contender] = {
             mode="first ready",
             candidates=_cluster_first_ready,
         ),
+        *(
+            Contender(
+                name=f"clusterenv-{where}",
+                title=title,
+                runner="cluster_policy",
+                module="clusterenv",
+                mode="policy",
+                candidates=_only({"where": where}),
+            )
+            for where, title in (
+                ("rollout", "ClusterEnv, policy on workers, lock step"),
+                ("stream", "ClusterEnv, policy on workers, stream"),
+                ("head", "ClusterEnv, policy on the head"),
+            )
+        ),
         Contender(
             name="sb3",
             title="SB3 SubprocVecEnv",
@@ -232,3 +247,10 @@ CONTENDERS: dict[str, Contender] = {
         ),
     )
 }
+
+
+def contenders_of(suite: str) -> list[str]:
+    """Who is measured in a suite, unless the user names them: policies have suites of their own."""
+    if suite.startswith("policy"):
+        return [LIMIT, SYNC, "async", *(name for name, each in CONTENDERS.items() if each.mode == "policy")]
+    return [name for name, each in CONTENDERS.items() if each.mode != "policy"]

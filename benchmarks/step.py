@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks.contenders import CONTENDERS, Contender, Settings
+from benchmarks.contenders import CONTENDERS, Contender, Settings, contenders_of
 from benchmarks.neighbours import Patience
 from benchmarks.peers import DEFAULT_VENVS
 from benchmarks.report import document, head, rows, usable_cpus
@@ -41,8 +41,8 @@ class Args:
 
     quick: bool = False
     """A short look: CartPole with 64 environments, 2 rounds, settings untried."""
-    suite: Literal["default", "quick", "cores16"] = "default"
-    """Which workloads; cores16 is for a machine with 16 cores."""
+    suite: Literal["default", "quick", "cores16", "policy", "policy16"] = "default"
+    """Which workloads; those with a 16 are for a machine with 16 cores, policy is about a policy on the workers."""
     workloads: list[str] = field(default_factory=list)
     """Only these workloads of the suite (default: all)."""
     contenders: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ def main(args: Args) -> int:
     console = _console()
     suite = "quick" if args.quick else args.suite
     workloads = [w for w in SUITES[suite] if not args.workloads or w.name in args.workloads]
-    names = [name for name in args.contenders or CONTENDERS if name not in args.without]
+    names = [name for name in args.contenders or contenders_of(suite) if name not in args.without]
     unknown = {*args.contenders, *args.without} - CONTENDERS.keys()
     unknown |= set(args.workloads) - {w.name for w in SUITES[suite]}
     if unknown:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -129,35 +129,20 @@ class Piece:
         worker: who played it.
         columns: its arrays, views of shared memory.
         slots: [n], whose they are.
-        final_at: (t, row) where episodes ended.
-        final_obs: the leaves of the last observation of each.
-        episodes: (t, row, return, length).
         afresh: the worker was lost before it.
     """
 
     worker: int
     columns: Columns
     slots: Array
-    final_at: list[tuple[int, int]] = field(default_factory=list)
-    final_obs: list[list[Any]] = field(default_factory=list)
-    episodes: list[tuple[int, int, float, int]] = field(default_factory=list)
     afresh: bool = False
 
     def split(self, count: int) -> tuple[Piece, Piece]:
         """The first `count` slots, and the others."""
-        return self._part(0, count), self._part(count, len(self.slots))
+        return self._part(slice(0, count)), self._part(slice(count, None))
 
-    def _part(self, start: int, stop: int) -> Piece:
-        finals = [i for i, (_, row) in enumerate(self.final_at) if start <= row < stop]
-        return Piece(
-            self.worker,
-            _sliced(self.columns, slice(start, stop)),
-            self.slots[start:stop],
-            [(self.final_at[i][0], self.final_at[i][1] - start) for i in finals],
-            [self.final_obs[i] for i in finals],
-            [(t, row - start, value, length) for t, row, value, length in self.episodes if start <= row < stop],
-            self.afresh,
-        )
+    def _part(self, rows: slice) -> Piece:
+        return Piece(self.worker, _sliced(self.columns, rows), self.slots[rows], self.afresh)
 
 
 def assemble(
@@ -179,8 +164,9 @@ def assemble(
         newest: the head's newest version number.
         divergence: [workers], the last estimates.
     """
+    slots = np.concatenate([piece.slots for piece in pieces])
+    ended = [(piece.columns.terminated | piece.columns.truncated).nonzero() for piece in pieces]
     columns = whole or _joined([piece.columns for piece in pieces])
-    finals, (final_t, final_n) = _finals(pieces, columns)
     return Batch(
         obs=spaces.assemble(observation_space, columns.obs),
         action=columns.action,
@@ -188,8 +174,8 @@ def assemble(
         terminated=columns.terminated,
         truncated=columns.truncated,
         first=columns.first,
-        final_obs=spaces.assemble(observation_space, finals),
-        final_at=(final_t, final_n),
+        final_obs=spaces.assemble(observation_space, _finals(pieces, ended)),
+        final_at=_where(pieces, ended),
         logp=columns.logp,
         params=columns.params,
         value=columns.value,
@@ -197,10 +183,10 @@ def assemble(
         epoch=epoch,
         lag=newest - columns.version,
         divergence=_per_slot(pieces, lambda piece: divergence[piece.worker], np.float64),
-        slot=np.concatenate([piece.slots for piece in pieces]),
+        slot=slots,
         state=tuple(columns.state),
         worker_lost=_per_slot(pieces, lambda piece: piece.afresh, np.bool_),
-        episodes=_episodes(pieces),
+        episodes=_episodes(pieces, ended),
     )
 
 
@@ -209,54 +195,62 @@ def copied(columns: Columns) -> Columns:
     return _joined([columns])
 
 
+# Lists of arrays in a Columns, and what only means something where an episode ended: the batch has it in another form.
+_LISTS = ("obs", "state", "final")
+_SPARSE = ("final", "episode_return", "episode_length")
+
+
 def _sliced(columns: Columns, rows: slice) -> Columns:
     parts: dict[str, Any] = {
         name: None if value is None else value[:, rows]
         for name, value in columns._asdict().items()
-        if name not in ("obs", "state")
+        if name not in _LISTS
     }
     return type(columns)(
-        obs=[array[:, rows] for array in columns.obs], state=[array[rows] for array in columns.state], **parts
+        obs=[array[:, rows] for array in columns.obs],
+        state=[array[rows] for array in columns.state],
+        final=[array[:, rows] for array in columns.final],
+        **parts,
     )
 
 
 def _joined(parts: Sequence[Columns]) -> Columns:
     first = parts[0]
     joined: dict[str, Any] = {
-        name: None if value is None else np.concatenate([getattr(part, name) for part in parts], axis=1)
+        name: None if value is None or name in _SPARSE else np.concatenate([getattr(p, name) for p in parts], axis=1)
         for name, value in first._asdict().items()
-        if name not in ("obs", "state")
+        if name not in _LISTS
     }
     return type(first)(
         obs=[np.concatenate([part.obs[i] for part in parts], axis=1) for i in range(len(first.obs))],
         state=[np.concatenate([part.state[i] for part in parts]) for i in range(len(first.state))],
+        final=[],
         **joined,
     )
 
 
-def _finals(pieces: Sequence[Piece], columns: Columns) -> tuple[list[Array], tuple[Array, Array]]:
-    """The leaves of the last observations, and where in the batch their episodes ended."""
-    at: list[tuple[int, int]] = []
-    rows: list[list[Any]] = []
-    start = 0
-    for piece in pieces:
-        at += [(t, start + row) for t, row in piece.final_at]
-        rows += piece.final_obs
-        start += len(piece.slots)
-    leaves = []
-    for leaf, array in enumerate(columns.obs):
-        final = np.empty((len(rows), *array.shape[2:]), array.dtype)
-        for index, row in enumerate(rows):
-            final[index] = row[leaf]
-        leaves.append(final)
-    where = np.array(at, dtype=np.int64).reshape(-1, 2)
-    return leaves, (where[:, 0], where[:, 1])
+def _finals(pieces: Sequence[Piece], ended: Sequence[tuple[Array, ...]]) -> list[Array]:
+    """The leaves of the last observations, piece by piece."""
+    leaves = range(len(pieces[0].columns.final))
+    return [
+        np.concatenate([p.columns.final[leaf][at] for p, at in zip(pieces, ended, strict=True)]) for leaf in leaves
+    ]
 
 
-def _episodes(pieces: Sequence[Piece]) -> Episodes:
-    ended = [(value, length, piece.slots[row]) for piece in pieces for _, row, value, length in piece.episodes]
-    returns, lengths, slots = zip(*ended, strict=True) if ended else ((), (), ())
-    return Episodes(np.array(returns, np.float64), np.array(lengths, np.int64), np.array(slots, np.int64))
+def _where(pieces: Sequence[Piece], ended: Sequence[tuple[Array, ...]]) -> tuple[Array, Array]:
+    """(t, n) in the batch of these episodes' ends."""
+    starts = np.cumsum([0, *(len(piece.slots) for piece in pieces)])
+    times = np.concatenate([at[0] for at in ended])
+    return times, np.concatenate([at[1] + start for at, start in zip(ended, starts, strict=False)])
+
+
+def _episodes(pieces: Sequence[Piece], ended: Sequence[tuple[Array, ...]]) -> Episodes:
+    """Those that were seen from their beginning."""
+    lengths = [p.columns.episode_length[at] for p, at in zip(pieces, ended, strict=True)]
+    whole = np.concatenate(lengths) > 0
+    returns = [p.columns.episode_return[at] for p, at in zip(pieces, ended, strict=True)]
+    slots = [p.slots[at[1]] for p, at in zip(pieces, ended, strict=True)]
+    return Episodes(np.concatenate(returns)[whole], np.concatenate(lengths)[whole], np.concatenate(slots)[whole])
 
 
 def _per_slot(pieces: Sequence[Piece], value: Callable[[Piece], Any], dtype: Any) -> Array:

@@ -156,18 +156,7 @@ class Players:
         # The break is shown by `worker_lost`; a later step must not show it again.
         self._engine.gather.mend(range(slots.start, slots.stop))
         columns = self.fragments.columns(fragment.buffer, slice(slots.start, slots.stop))
-        return (
-            Piece(
-                worker,
-                columns,
-                np.arange(slots.start, slots.stop),
-                fragment.final_at,
-                fragment.final_obs,
-                fragment.episodes,
-                afresh,
-            ),
-            fragment,
-        )
+        return Piece(worker, columns, np.arange(slots.start, slots.stop), afresh), fragment
 
     def stop(self) -> None:
         """Whoever plays stops after the step that it is in."""

@@ -60,17 +60,28 @@ class FragmentSpec:
             Field("logp", (k, t, n), "<f4"),
             Field("params", (k, t, n, self.params), "<f4"),
             Field("version", (k, t, n), "<i8"),
+            # Only where an episode ended is anything written to these. Memory that is not touched costs nothing.
+            Field("episode_return", (k, t, n), "<f8"),
+            Field("episode_length", (k, t, n), "<i8"),
         ]
+        fields += [Field(f"final{i}", (k, t, n, *leaf.shape), leaf.dtype.str) for i, leaf in _each(self.observation)]
         if self.has_value:
             fields.append(Field("value", (k, t, n), "<f4"))
         return fields
 
 
 class Columns(NamedTuple):
-    """Some slots of one buffer: views, [T, n, ...] (observations and `first` [T + 1, n, ...], states [n, ...])."""
+    """Some slots of one buffer: views, [T, n, ...] (observations and `first` [T + 1, n, ...], states [n, ...]).
+
+    `final`, `episode_return` and `episode_length` mean something where an episode ended, and nothing elsewhere. A
+    length of 0 stands for an episode that was not seen from its beginning.
+    """
 
     obs: list[Array]
     state: list[Array]
+    final: list[Array]
+    episode_return: Array
+    episode_length: Array
     action: Array
     reward: Array
     terminated: Array
@@ -112,6 +123,9 @@ class Fragments:
         return Columns(
             obs=[part(f"obs{i}") for i, _ in _each(spec.observation)],
             state=[memory[f"state{i}"][buffer][slots] for i, _ in _each(spec.state)],
+            final=[part(f"final{i}") for i, _ in _each(spec.observation)],
+            episode_return=part("episode_return"),
+            episode_length=part("episode_length"),
             action=part("action"),
             reward=part("reward"),
             terminated=part("terminated"),

@@ -1,8 +1,8 @@
 """The policy's side of a worker: plays in the block's environments and records what a learner needs.
 
 While it plays, an episode that ends is followed by the next one at once, whatever the autoreset mode of the batch: the
-row after the last step of an episode is the first observation of the next, and the last observation itself goes into
-the fragment's `finals`.
+row after the last step of an episode is the first observation of the next, and the last observation itself is kept
+beside it.
 """
 
 from __future__ import annotations
@@ -57,10 +57,6 @@ class Fragment:
         buffer: where its columns are.
         steps: how many steps were played; fewer than asked for if it was stopped, or an environment failed
             for good.
-        final_at: (t, row) where episodes ended.
-        final_obs: the leaves of the last observation of each of these episodes.
-        episodes: (t, row, return, length) of the episodes that ended and were seen from their beginning.
-        lost: rows whose environment raised and was replaced.
         failures: environments that raised.
         env_s: time spent in the environments.
         policy_s: time spent in the policy.
@@ -68,10 +64,6 @@ class Fragment:
 
     buffer: int
     steps: int = 0
-    final_at: list[tuple[int, int]] = field(default_factory=list)
-    final_obs: list[list[Any]] = field(default_factory=list)
-    episodes: list[tuple[int, int, float, int]] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     env_s: float = 0.0
     policy_s: float = 0.0
@@ -100,6 +92,9 @@ class Actor:
         self._observation = [array[self._columns] for array in arena.observation]
         self._reward, self._terminated = arena.reward[self._columns], arena.terminated[self._columns]
         self._truncated = arena.truncated[self._columns]
+        # Where the block leaves the last observation of an episode before it resets the environment.
+        self._final = [np.zeros_like(array) for array in self._observation]
+        self._keep_final = spaces.row_writer(block.observation_space, self._final)
         self._streams = Streams(attachment.seed, slots)
         self._runtime = attachment.runtime.make()
         self._version, self._taken = -1, 0
@@ -135,11 +130,12 @@ class Actor:
         result = Fragment(buffer)
         block, columns = self._block, self._buffers[buffer]
         mode, block.autoreset_mode = block.autoreset_mode, AutoresetMode.SAME_STEP
+        block.keep_final = self._keep_final
         try:
             self._begin(columns, result, mode, afresh=afresh)
             self._play(columns, result, switch=switch)
         finally:
-            block.autoreset_mode = mode
+            block.autoreset_mode, block.keep_final = mode, None
         # Every slot is in the middle of an episode now; in no autoreset mode does the next step owe a reset.
         self._terminated[:] = self._truncated[:] = False
         return result
@@ -199,21 +195,16 @@ class Actor:
         self._returns += self._reward
         self._lengths += 1
         if self._first.any() or report.failures:
-            self._end_episodes(t, result, report)
+            result.failures += report.failures
+            self._end_episodes(t, columns, [failure.slot - self._block.slots.start for failure in report.failures])
 
-    def _end_episodes(self, t: int, result: Fragment, report: Report) -> None:
-        result.failures += report.failures
-        start = self._block.slots.start
-        for slot, info in report.infos:
-            if "final_obs" in info and "final_info" in info:
-                result.final_at.append((t, slot - start))
-                result.final_obs.append(spaces.take_apart(self._block.observation_space, info["final_obs"]))
-        lost = [failure.slot - start for failure in report.failures]
-        result.lost += lost
-        ended = np.flatnonzero(self._first)
+    def _end_episodes(self, t: int, columns: Columns, lost: list[int]) -> None:
+        ended = self._first.nonzero()[0]
+        for kept, last in zip(columns.final, self._final, strict=True):
+            kept[t, ended] = last[ended]
         self._whole[lost] = False  # an episode that was cut has no return worth telling
-        for row in ended[self._whole[ended]].tolist():
-            result.episodes.append((t, row, float(self._returns[row]), int(self._lengths[row])))
+        columns.episode_return[t, ended] = self._returns[ended]
+        columns.episode_length[t, ended] = self._lengths[ended] * self._whole[ended]
         self._whole[ended] = True
         self._restart(ended)
 
