@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -103,10 +104,6 @@ class PPO:
         try:
             with self._environments() as envs:
                 yield from self._run(envs)
-        except KeyboardInterrupt:
-            self._interrupted = True
-            self.save()
-            raise
         finally:
             torch.set_num_threads(threads)
 
@@ -129,7 +126,7 @@ class PPO:
     def _environments(self) -> Iterator[ClusterEnv]:
         """Make the environments, the network and the counters, and attach the one to the other."""
         config = self.config
-        with contextlib.closing(make_vec(config.env_id, config.num_envs, cluster=config.cluster)) as envs:
+        with _closing(make_vec(config.env_id, config.num_envs, cluster=config.cluster)) as envs:
             envs.reset(seed=config.seed)
             self._updater = Updater(config, envs.single_observation_space, envs.single_action_space)
             self._tracker = Tracker(envs.cluster.workers, full_bytes(self.updater.weights(), config.encoding))
@@ -153,6 +150,15 @@ class PPO:
         self._earlier_s = facts["seconds"]
 
     def _run(self, envs: ClusterEnv) -> Iterator[Update]:
+        try:
+            yield from self._loop(envs)
+        except KeyboardInterrupt:
+            # It may have struck between two tensors of a gradient step. Every one of them is still a sound tensor.
+            self._interrupted = True
+            self.save()
+            raise
+
+    def _loop(self, envs: ClusterEnv) -> Iterator[Update]:
         began = waiting = time.perf_counter()
         for batch in self._batches(envs):
             self._tracker.take(batch, time.perf_counter() - waiting)
@@ -195,6 +201,20 @@ class PPO:
         if target is not None and len(tracker.returns) == WINDOW and tracker.mean_return >= target:
             return True
         return tracker.steps + self.config.batch_size > self.config.total_steps
+
+
+@contextlib.contextmanager
+def _closing(envs: ClusterEnv) -> Iterator[ClusterEnv]:
+    """Close the environments at the end. After an interrupt a rollout is pending, which is no news to anybody."""
+    try:
+        yield envs
+    except KeyboardInterrupt:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*Calling `close` while waiting", UserWarning)
+            envs.close()
+        raise
+    finally:
+        envs.close()
 
 
 def _nothing() -> None:

@@ -1,0 +1,33 @@
+"""Exit codes, and the two ways to say something."""
+
+from __future__ import annotations
+
+import sys
+
+from clusterenv.errors import ClusterEnvError, ConfigError, LaunchError, WorkerLost
+
+OK, FAILED, USAGE, NOT_STARTED, LOST, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: handled as Ctrl-C is, with another exit code."""
+
+
+def code_of(error: ClusterEnvError) -> int:
+    """What the shell is told about an error."""
+    codes: list[tuple[type[ClusterEnvError], int]] = [
+        (ConfigError, USAGE),
+        (LaunchError, NOT_STARTED),
+        (WorkerLost, LOST),
+    ]
+    return next((code for kind, code in codes if isinstance(error, kind)), FAILED)
+
+
+def say(text: str) -> None:
+    """Write a line to stdout."""
+    print(text, flush=True)  # noqa: T201 (this is the command line)
+
+
+def complain(text: str) -> None:
+    """Write a line to stderr."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 (this is the command line)

@@ -1,0 +1,83 @@
+"""`clusterenv`: finds the command, runs it, and turns what happens into one message and an exit code.
+
+0 fine   1 the run failed   2 wrong usage   3 the cluster could not start   4 too many workers lost   130 Ctrl-C
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from clusterenv import __version__, extras
+from clusterenv.cli.exits import FAILED, INTERRUPTED, OK, TERMINATED, USAGE, Terminated, code_of, complain, say
+from clusterenv.errors import ClusterEnvError, ConfigError, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+HELP = """\
+usage: clusterenv COMMAND ...
+
+  clusterenv train ppo --env-id CartPole-v1 --cluster local:2   train an agent
+  clusterenv plot RUN...                                        draw learning curves
+  clusterenv --version
+
+clusterenv train ppo --help, clusterenv plot --help: all that can be set.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except KeyboardInterrupt as stop:
+        # The command has said what there is to say, unless it was stopped before it could.
+        if not getattr(stop, "told", False):
+            complain("Stopped.")
+        return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+    except ClusterEnvError as error:
+        complain(f"{type(error).__name__}: {error}")
+        return code_of(error)
+    except OSError as error:
+        complain(f"{type(error).__name__}: {error}")
+        return FAILED
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] in (["--version"], ["-V"]):
+        say(f"clusterenv {__version__}")
+        return OK
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        say(HELP.rstrip())
+        return OK if arguments else USAGE
+    command = _commands().get(arguments[0])
+    if command is None:
+        raise ConfigError(unknown("command", arguments[0], _commands()))
+    return command(arguments[1:])
+
+
+def _commands() -> dict[str, Callable[[list[str]], int]]:
+    return {"train": _train, "plot": _plot}
+
+
+def _train(arguments: list[str]) -> int:
+    algorithms = ("ppo",)
+    if not arguments or arguments[0] in ("--help", "-h"):
+        say(f"usage: clusterenv train ALGORITHM ...\n\nalgorithms: {', '.join(algorithms)}")
+        return OK if arguments else USAGE
+    if arguments[0] not in algorithms:
+        raise ConfigError(unknown("algorithm", arguments[0], algorithms))
+    for module in ("tyro", "rich", "safetensors", "tomli_w", "torch"):
+        extras.load(module, extra="train", purpose="clusterenv train")
+    from clusterenv.cli import train
+
+    return train.ppo(arguments[1:])
+
+
+def _plot(arguments: list[str]) -> int:
+    for module in ("tyro", "matplotlib"):
+        extras.load(module, extra="train", purpose="clusterenv plot")
+    from clusterenv.cli import plot
+
+    return plot.run(arguments)

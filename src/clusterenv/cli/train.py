@@ -1,0 +1,173 @@
+"""`clusterenv train`: a run with its folder, its checkpoints and its view."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from clusterenv.cli.exits import FAILED, OK, Terminated, say
+from clusterenv.cli.live import JsonSink, LiveSink
+from clusterenv.cli.options import parse_ppo
+from clusterenv.errors import ConfigError
+from clusterenv.learners.common.runfolder import RunFolder
+from clusterenv.learners.common.settings import flat, to_table
+from clusterenv.metrics.recorder import Recorder
+from clusterenv.metrics.sinks.console import ConsoleSink
+from clusterenv.metrics.sinks.csv import CsvSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterenv.cli.options import RunOptions, TrainPPO
+    from clusterenv.learners.common.checkpoint import Checkpoint
+    from clusterenv.learners.common.tracking import Summary
+    from clusterenv.learners.ppo import PPOConfig
+    from clusterenv.metrics.recorder import Sink
+
+
+def ppo(arguments: list[str]) -> int:
+    """Run `clusterenv train ppo`; 0 if it ended as asked, 1 if a target return was not reached."""
+    options = parse_ppo(arguments)
+    # torch takes seconds to import: not before the options are known to be right.
+    from clusterenv.learners.common.checkpoint import Checkpoints
+    from clusterenv.learners.ppo import PPO
+
+    settings = options.settings
+    folder, start = _folder(options)
+    with _recorder(options, folder, start) as recorder, _sigterm_as_interrupt():
+        learner = PPO(settings, recorder=recorder, checkpoints=Checkpoints(folder.checkpoints), resume=start)
+        try:
+            summary = learner.train()
+        except KeyboardInterrupt as stop:
+            recorder.close()
+            _say_stopped(learner.summary(), folder, options.run)
+            stop.told = True  # type: ignore[attr-defined]
+            raise
+    _say_end(summary, folder, options.run)
+    missed = settings.target_return is not None and not summary.final_return >= settings.target_return
+    return FAILED if missed else OK
+
+
+def _folder(options: TrainPPO) -> tuple[RunFolder, Checkpoint | None]:
+    """The run's folder, and the checkpoint that it goes on from."""
+    settings, run = options.settings, options.run
+    if run.resume is None:
+        now = datetime.datetime.now()
+        folder = RunFolder.create(run.runs, env_id=settings.env_id, algorithm="ppo", seed=settings.seed, now=now)
+        folder.write("ppo", to_table(settings))
+        return folder, None
+    from clusterenv.learners.common.checkpoint import Checkpoints
+
+    folder = RunFolder.open(run.resume)
+    start = Checkpoints(folder.checkpoints).load()
+    if start is None:
+        raise ConfigError(f"{run.resume} has no checkpoint to go on from. Start it again without --resume.")
+    if start.facts["global_step"] + settings.batch_size > settings.total_steps:
+        raise ConfigError(
+            f"{run.resume} has spent its budget: {start.facts['global_step']:,} of {settings.total_steps:,} steps. "
+            "Give it a larger one with --total-steps."
+        )
+    folder.write("ppo", to_table(settings))
+    return folder, start
+
+
+@contextlib.contextmanager
+def _recorder(options: TrainPPO, folder: RunFolder, start: Checkpoint | None) -> Iterator[Recorder]:
+    """All sinks that were asked for. What opens first is closed even if a later one cannot open."""
+    settings, run = options.settings, options.run
+    with Recorder() as recorder:
+        step = None if start is None else int(start.facts["global_step"])
+        recorder.sinks.append(CsvSink(folder.metrics_file, resume_at=step))
+        if run.tensorboard:
+            from clusterenv.metrics.sinks.tensorboard import TensorBoardSink
+
+            recorder.sinks.append(TensorBoardSink(folder.path / "events", flat(to_table(settings))))
+        if run.track:
+            from clusterenv.metrics.sinks.wandb import WandbSink
+
+            name = folder.path.name
+            recorder.sinks.append(WandbSink(run.project, name, to_table(settings), os.fspath(folder.path)))
+        recorder.sinks.extend(_views(settings, run, folder))
+        yield recorder
+
+
+def _views(settings: PPOConfig, run: RunOptions, folder: RunFolder) -> list[Sink]:
+    """What is shown while the run goes on."""
+    title = f"PPO on {settings.env_id}, {settings.num_envs} environments on {settings.cluster}, seed {settings.seed}"
+    if run.json:
+        return [JsonSink(sys.stdout)]
+    if run.quiet:
+        return []
+    console = Console()
+    if console.is_terminal:
+        return [LiveSink(console, f"{title}. {_short(folder)}", settings.total_steps)]
+    say(f"{title}. Run: {_short(folder)}")
+    return [ConsoleSink(sys.stdout)]
+
+
+def _say_end(summary: Summary, folder: RunFolder, run: RunOptions) -> None:
+    if run.json:
+        say(json.dumps({"summary": {**asdict(summary), "saved": summary.saved, "run": _short(folder)}}))
+        return
+    say(
+        f"Done: return {summary.final_return:.1f} over the last 100 of {summary.episodes:,} episodes, "
+        f"{summary.steps:,} steps in {summary.seconds:.0f} s ({summary.steps_per_second:,.0f} per second)."
+    )
+    say(
+        f"Weights: {summary.syncs:,} syncs of {summary.publishes:,} versions, {size(summary.bytes)} "
+        f"({summary.saved:.0%} less than all weights at every version). Run: {_short(folder)}"
+    )
+
+
+def _say_stopped(summary: Summary, folder: RunFolder, run: RunOptions) -> None:
+    """One line, after Ctrl-C."""
+    again = f"clusterenv train ppo --resume {_short(folder)}"
+    if run.json:
+        say(json.dumps({"summary": {**asdict(summary), "run": _short(folder)}}))
+    elif summary.steps:
+        say(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}")
+    else:
+        say("Stopped before the first update; there is nothing to go on from.")
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """A scheduler that takes the machine back sends SIGTERM: stop as after Ctrl-C, with a checkpoint."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # tests; signals belong to the main thread
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _short(folder: RunFolder) -> str:
+    path = os.path.relpath(folder.path)
+    return os.fspath(folder.path) if path.startswith("..") else path
+
+
+def size(count: int) -> str:
+    """Bytes for people.
+
+    Example:
+        >>> size(950), size(20_480), size(3_500_000)
+        ('950 bytes', '20.5 kB', '3.5 MB')
+    """
+    if count < 1_000:
+        return f"{count} bytes"
+    return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"

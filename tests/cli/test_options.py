@@ -1,0 +1,132 @@
+"""The options of `clusterenv train ppo`: what they start from, and who wins."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clusterenv.cli.options import parse_ppo
+from clusterenv.errors import ConfigError
+from clusterenv.learners.common.runfolder import RunFolder
+from clusterenv.learners.common.settings import to_table
+from clusterenv.learners.common.sync import SyncConfig
+from clusterenv.learners.ppo import PPOConfig, preset
+
+if TYPE_CHECKING:
+    import pathlib
+
+
+def saved(tmp_path: pathlib.Path, settings: PPOConfig) -> RunFolder:
+    now = datetime.datetime(2025, 1, 2)
+    folder = RunFolder.create(tmp_path, env_id=settings.env_id, algorithm="ppo", seed=settings.seed, now=now)
+    folder.write("ppo", to_table(settings))
+    return folder
+
+
+def test_without_options_it_is_the_defaults() -> None:
+    told = parse_ppo([])
+    assert told.settings == PPOConfig()
+    assert told.run.runs == "runs"
+
+
+@pytest.mark.parametrize(
+    "flag", [["--env-id", "LunarLander-v3"], ["--env-id=LunarLander-v3"], ["--env_id", "LunarLander-v3"]]
+)
+def test_an_environment_brings_its_preset(flag: list[str]) -> None:
+    assert parse_ppo(flag).settings == preset("LunarLander-v3")
+
+
+def test_options_win_over_the_preset() -> None:
+    told = parse_ppo(["--num-envs", "16", "--env-id", "LunarLander-v3", "--gamma", "0.5"]).settings
+    assert (told.num_envs, told.gamma, told.gae_lambda) == (16, 0.5, preset("LunarLander-v3").gae_lambda)
+
+
+def test_synchronisation_is_nested() -> None:
+    told = parse_ppo(["--sync.rule", "aps", "--sync.target-ess", "0.9", "--sync.max-lag", "5"]).settings.sync
+    assert told == SyncConfig(target_ess=0.9, max_lag=5)
+    assert parse_ppo(["--sync.rule", "every", "--sync.every", "4"]).settings.sync == SyncConfig(rule="every", every=4)
+
+
+def test_every_kind_of_value() -> None:
+    told = parse_ppo(
+        [
+            "--mode",
+            "stream",
+            "--publish-every",
+            "gradient step",
+            "--hidden",
+            "32",
+            "16",
+            "--no-anneal",
+            "--track",
+            "--quiet",
+        ]
+    )
+    assert (told.settings.mode, told.settings.publish_every) == ("stream", "gradient step")
+    assert (told.settings.hidden, told.settings.anneal) == ((32, 16), False)
+    assert (told.run.track, told.run.quiet, told.run.json) == (True, True, False)
+
+
+@pytest.mark.parametrize("where", ["--resume", "--config"])
+def test_a_run_brings_its_settings_and_options_win_over_them(tmp_path: pathlib.Path, where: str) -> None:
+    settings = PPOConfig(seed=7, gamma=0.7, sync=SyncConfig(rule="every", every=3), hidden=(8,))
+    folder = saved(tmp_path, settings)
+    name = str(folder.path if where == "--resume" else folder.settings_file)
+    assert parse_ppo([where, name]).settings == settings
+    assert parse_ppo([where, name, "--gamma", "0.8"]).settings.gamma == 0.8
+    assert parse_ppo([where, name, "--gamma", "0.8"]).settings.seed == 7
+
+
+def test_a_run_of_another_algorithm_is_refused(tmp_path: pathlib.Path) -> None:
+    folder = saved(tmp_path, PPOConfig())
+    folder.write("sac", {})
+    with pytest.raises(ConfigError, match="unknown algorithm 'sac'"):
+        parse_ppo(["--resume", str(folder.path)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gamma", "2"], "gamma=2.0 must be at most 1"),
+        (["--resume", "nowhere"], "is no run"),
+        (["--config", "nowhere.toml"], "cannot be read"),
+        (["--cluster", "slrum:4"], "unknown cluster"),
+    ],
+)
+def test_what_does_not_fit_together_is_said_in_our_words(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_ppo(arguments)
+
+
+@pytest.mark.parametrize("arguments", [["--gama", "0.9"], ["--num-envs", "many"], ["--mode", "walk"]])
+def test_what_cannot_be_read_is_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_ppo(arguments)
+    assert caught.value.code == 2
+    told = capsys.readouterr()
+    assert arguments[0] in told.out + told.err
+
+
+def test_a_part_that_does_not_fit_together_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_ppo(["--sync.rule", "always", "--sync.threshold", "1"])
+    assert caught.value.code == 2
+    assert "means nothing to" in capsys.readouterr().err
+
+
+def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_ppo(["--env-id", "LunarLander-v3", "--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    for flag in ("--env-id", "--cluster", "--sync.threshold", "--sync.bandwidth", "--resume", "--track"):
+        assert flag in out
+    assert "0.999" in out  # the preset of the environment named
+
+
+def test_resuming_and_a_file_exclude_each_other(tmp_path: pathlib.Path) -> None:
+    folder = saved(tmp_path, PPOConfig())
+    with pytest.raises(ConfigError, match="cannot both be given"):
+        parse_ppo(["--resume", str(folder.path), "--config", str(folder.settings_file)])

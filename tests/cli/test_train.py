@@ -1,0 +1,176 @@
+"""`clusterenv train ppo` as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from clusterenv.cli.main import main
+from clusterenv.cli.train import size
+from clusterenv.learners.common.runfolder import RunFolder
+from clusterenv.metrics.sinks import csv
+from tests.cli.kit import PROGRAM, SMALL
+from tests.zoo import wait_until
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Runs go to a folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def latest() -> RunFolder:
+    return RunFolder.open("runs/latest")
+
+
+def test_a_run_leaves_its_folder_and_says_how_it_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", *SMALL, "--seed", "3"]) == 0
+    told = capsys.readouterr()
+    folder = latest()
+    name = f"runs/{folder.path.name}"
+    lines = told.out.splitlines()
+    assert lines[0] == f"PPO on CartPole-v1, 4 environments on inproc, seed 3. Run: {name}"
+    assert lines[1].startswith(" 64 steps | ")
+    assert "| workers 1/1 | lag 0/0.0/0" in lines[1]
+    assert lines[-2].startswith("Done: return ")
+    assert "64 steps in" in lines[-2]
+    assert lines[-1].startswith("Weights: ")
+    assert lines[-1].endswith(f"Run: {name}")
+    assert told.err == ""
+    assert folder.path.name.startswith("CartPole-v1__ppo__3__")
+    assert folder.read()[1]["seed"] == 3
+    assert {key for _, _, key, _ in csv.read(folder.metrics_file)} >= {"losses/policy_loss", "sync/bytes"}
+    assert len(list(folder.checkpoints.iterdir())) == 1
+
+
+def test_quiet_says_only_how_it_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["Done", "Weights"]
+
+
+def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", *SMALL, "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["global_step"] == 64
+    assert "charts/learning_rate" in lines[0]
+    assert lines[-1]["summary"]["steps"] == 64
+    assert lines[-1]["summary"]["env_id"] == "CartPole-v1"
+
+
+def test_tensorboard_files_go_into_the_folder() -> None:
+    assert main(["train", "ppo", *SMALL, "--tensorboard", "--quiet"]) == 0
+    assert list((latest().path / "events").glob("events.out.*"))
+
+
+def test_a_run_goes_on_with_a_larger_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
+    name = latest().path.name
+    assert main(["train", "ppo", "--resume", "runs/latest", "--total-steps", "192", "--quiet"]) == 0
+    assert latest().path.name == name
+    steps = sorted({step for _, step, _, _ in csv.read(latest().metrics_file)})
+    assert steps == [64, 128, 192]
+    assert latest().read()[1]["total_steps"] == 192
+    capsys.readouterr()
+    assert main(["train", "ppo", "--resume", "runs/latest"]) == 2
+    assert "has spent its budget: 192 of 192 steps" in capsys.readouterr().err
+
+
+def test_a_run_without_a_checkpoint_cannot_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
+    for file in latest().checkpoints.iterdir():
+        file.unlink()
+    assert main(["train", "ppo", "--resume", "runs/latest"]) == 2
+    assert "has no checkpoint to go on from" in capsys.readouterr().err
+
+
+def test_a_target_that_is_missed_is_a_failed_run() -> None:
+    assert main(["train", "ppo", *SMALL, "--quiet", "--target-return", "500"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--env-id", "CratPole-v1"], 2, "Did you mean 'CartPole-v1'?"),
+        (["--track"], 2, 'pip install "clusterenv[wandb]"'),
+    ],
+)
+def test_a_wrong_request_is_one_message(
+    arguments: list[str],
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert main(["train", "ppo", *SMALL, *arguments, "--quiet"]) == code
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
+
+
+LONG = [
+    *("train", "ppo", "--cluster", "local:1", "--num-envs", "2", "--rollout-steps", "8", "--total-steps", "100000000"),
+    *("--epochs", "1", "--minibatches", "1", "--runtime", "torch", "--json"),
+]
+
+
+@pytest.fixture
+def long_run() -> Iterator[subprocess.Popen[str]]:
+    """A run that would not end today, after its first update."""
+    process = subprocess.Popen([*PROGRAM, *LONG], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "global_step" in process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_leaves_nothing(long_run: subprocess.Popen[str], number: int, code: int) -> None:
+    family = psutil.Process(long_run.pid).children(recursive=True)
+    assert family
+    long_run.send_signal(number)
+    out, err = long_run.communicate(timeout=60)
+    assert long_run.returncode == code
+    assert err == ""
+    told = json.loads(out.splitlines()[-1])["summary"]
+    assert told["interrupted"]
+    saved = sorted(int(path.stem) for path in latest().checkpoints.iterdir())
+    assert saved[-1] == told["steps"]
+    wait_until(
+        lambda: not any(process.is_running() for process in family), limit_s=10.0, otherwise=lambda: f"left: {family}"
+    )
+
+
+def test_the_line_after_a_stop_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clusterenv.metrics.sinks.csv import CsvSink
+
+    def stop(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CsvSink, "write", stop)
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 130
+    told = capsys.readouterr()
+    assert told.out == (
+        f"Stopped at 64 steps; a checkpoint is saved. Go on: clusterenv train ppo --resume runs/{latest().path.name}\n"
+    )
+    assert told.err == ""
+
+
+def test_sizes_are_for_people() -> None:
+    assert [size(count) for count in (0, 999, 1000, 1_500_000)] == ["0 bytes", "999 bytes", "1.0 kB", "1.5 MB"]
