@@ -25,7 +25,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/codespell src tests docs examples benchmarks README.md CHANGELOG.md
+	$(BIN)/codespell src tests docs examples benchmarks experiments README.md CHANGELOG.md
 	$(BIN)/python scripts/check_sizes.py
 
 # In random order, on two processes; documentation examples are tests too.

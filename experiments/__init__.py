@@ -1,0 +1,1 @@
+"""Experiments: each a command that writes its raw numbers, its table and its pictures."""
