@@ -82,7 +82,7 @@ def test_synchronisation_that_makes_no_sense_is_refused(settings: dict[str, Any]
         ({"mode": "stream", "stream_slots": 33}, "must be from 1 to num_envs=32"),
         ({"publish_every": "gradient step"}, "the savings would look too good"),
         ({"num_envs": 1, "rollout_steps": 4}, "some would be empty"),
-        ({"total_steps": 100}, r"less than one batch of 4096 transitions \(rollout_steps=128 x 32 slots\)"),
+        ({"total_steps": 100}, r"less than one batch of 2048 transitions \(rollout_steps=64 x 32 slots\)"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -95,6 +95,7 @@ def _with_subclasses(kind: type) -> set[type]:
     return {kind}.union(*map(_with_subclasses, children))
 
 
+@functools.cache
 def _recording(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def sample(self: Any, sample_shape: Sequence[int] = (), *args: Any, **kwargs: Any) -> Any:
@@ -109,6 +110,7 @@ def _recording(original: Callable[..., Any]) -> Callable[..., Any]:
     return sample
 
 
+@functools.cache
 def _unchecked(original: Callable[..., None]) -> Callable[..., None]:
     # The checks of a constructor look at the values, and a graph cannot hold such a look.
     @functools.wraps(original)
@@ -120,6 +122,7 @@ def _unchecked(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
+@functools.cache
 def _sparing(original: Callable[..., Any]) -> Callable[..., Any]:
     # A Normal broadcasts its mean and deviation, which puts seven nodes into a trace, mostly for nothing.
     import torch

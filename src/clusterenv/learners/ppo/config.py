@@ -39,7 +39,7 @@ class PPOConfig:
 
     mode: Literal["lock step", "stream"] = "lock step"
     """lock step: workers wait while the learner learns; stream: nobody waits, data may be stale"""
-    rollout_steps: int = 128
+    rollout_steps: int = 64
     """steps of each environment in a batch"""
     stream_slots: int | None = None
     """stream: environments in a batch; half of them if it is not given"""
@@ -51,6 +51,8 @@ class PPOConfig:
     """how weights travel"""
     runtime: Literal["auto", "onnx", "torch"] = "auto"
     """what runs the policy on the workers"""
+    measure_drift: bool = False
+    """estimate how far the workers' policy has drifted even if the sync rule does not ask, to compare rules"""
 
     learning_rate: float = 1e-3
     """of Adam"""
@@ -60,7 +62,7 @@ class PPOConfig:
     """discount"""
     gae_lambda: float = 0.95
     """lambda of generalised advantage estimation"""
-    epochs: int = 6
+    epochs: int = 10
     """passes over each batch"""
     minibatches: int = 8
     """gradient steps per pass"""

@@ -80,6 +80,11 @@ class PPO:
             raise AttributeError("there is no network before train(): the environments tell its shape.")
         return self._updater
 
+    @property
+    def stats(self) -> dict[str, Any]:
+        """What `ClusterEnv.stats()` said after the last update."""
+        return self._stats
+
     def train(self) -> Summary:
         """Train until the step budget is spent or the target is reached.
 
@@ -138,6 +143,7 @@ class PPO:
                 encoding=config.encoding,
                 seed=config.seed,
                 runtime=config.runtime,
+                measure=config.measure_drift,
             )
             yield envs
 
