@@ -232,9 +232,7 @@ def _joined(parts: Sequence[Columns]) -> Columns:
 def _finals(pieces: Sequence[Piece], ended: Sequence[tuple[Array, ...]]) -> list[Array]:
     """The leaves of the last observations, piece by piece."""
     leaves = range(len(pieces[0].columns.final))
-    return [
-        np.concatenate([p.columns.final[leaf][at] for p, at in zip(pieces, ended, strict=True)]) for leaf in leaves
-    ]
+    return [np.concatenate([p.columns.final[leaf][at] for p, at in zip(pieces, ended, strict=True)]) for leaf in leaves]
 
 
 def _where(pieces: Sequence[Piece], ended: Sequence[tuple[Array, ...]]) -> tuple[Array, Array]:

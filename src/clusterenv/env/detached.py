@@ -11,11 +11,14 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from clusterenv.env.drift import Drift
 from clusterenv.env.players import Players
 from clusterenv.env.tally import Tally
-from clusterenv.errors import ConfigError
+from clusterenv.errors import ConfigError, words_of
 from clusterenv.policy.adapters import as_policy
+from clusterenv.policy.base import whole_number
 from clusterenv.policy.protocol import Policy
 from clusterenv.spaces import leaves_of
 from clusterenv.sync.codec import EncodeOnce, decode
@@ -28,13 +31,13 @@ from clusterenv.transport.weights import WeightBuffer, weights_layout
 from clusterenv.worker.actor import Attachment
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     from gymnasium import Space
 
     from clusterenv.config import Timeouts
     from clusterenv.env.batch import Batch, Piece
     from clusterenv.env.engine import Engine
+    from clusterenv.policy.protocol import Distribution
     from clusterenv.sync.codec import Decoded
     from clusterenv.sync.rules import Rule
     from clusterenv.worker.actor import Fragment
@@ -81,7 +84,9 @@ class Detached:
         self.engine, self.observation_space, self._action_space = engine, observation_space, action_space
         self._runtime_name = runtime
         self._leaves = tuple(leaves)
+        seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, least=0)
         self._policy = as_policy(policy, observation_space, action_space, runtime)
+        _check_distribution(self._policy.distribution)
         weights = self._policy.weights()
         self._spec = WeightSpec.of(weights)
         self._spec.check(weights)
@@ -94,7 +99,8 @@ class Detached:
         self._decider = sync.start(workers)
         built = self._policy.build()
         kind = getattr(sync, "divergence", "auto")
-        self._drift = Drift(workers, self._policy.distribution, self._spec, built.make, kind)
+        name = type(getattr(self._policy, "source", self._policy)).__name__
+        self._drift = Drift(workers, self._policy.distribution, self._spec, built.make, kind, name=name)
         self._measures = measure or self._decider.threshold is not None
         self._batches = self._sync_bytes = 0
         attachment = Attachment(
@@ -102,8 +108,9 @@ class Detached:
             self._policy.distribution,
             self._policy.state,
             self._spec,
-            secrets.randbits(63) if seed is None else seed,
-            deterministic,
+            seed,
+            name,
+            deterministic=deterministic,
         )
         self.players = Players(engine, timeouts, attachment, self._buffer.memory)
         self._offer(weights)
@@ -215,10 +222,31 @@ class Detached:
         """One sync: encode, decode as the node does, and show the workers."""
         with self.tally.time("encode"):
             encoded = self._once.encode(self._held)
-            self._held = decode(self._spec, encoded, self._held)
-            self._buffer.put(self._held.version, self._held.flat)
+            decoded = decode(self._spec, encoded, self._held)
+            self._buffer.put(decoded.version, decoded.flat)
+            self._held = decoded  # last: after an interrupt the workers hold this, or what they held before
         self._sync_bytes = encoded.nbytes
         self.tally.sync(reason.value, encoded.kind, encoded.nbytes)
         self._decider.synced(self._held.version, reason, now_s=time.monotonic(), nbytes=encoded.nbytes)
         if self._measures:
-            self._drift.rebase(self._held)
+            with self.tally.time("estimate"):
+                self._drift.rebase(self._held)
+
+
+def _check_distribution(distribution: Distribution) -> None:
+    """Act once, so that actions of the wrong kind are refused here: in the memory of a batch they would be cut."""
+    params = np.zeros((2, distribution.size), np.float32)
+    leaf = distribution.action
+    try:
+        drawn, _ = distribution.sample_with_log_prob(params, np.zeros((2, distribution.draws), np.float32))
+        results = {"sample_with_log_prob": np.asarray(drawn), "mode": np.asarray(distribution.mode(params))}
+    except Exception as error:  # the user's code
+        raise ConfigError(
+            f"{distribution} raised when it sampled: {type(error).__name__}: {words_of(error)}."
+        ) from error
+    for name, actions in results.items():
+        if actions.shape != (2, *leaf.shape) or actions.dtype != leaf.dtype:
+            raise ConfigError(
+                f"{distribution}.{name} made two actions as an array of {actions.dtype} {actions.shape}, but its "
+                f"`action` promises {leaf.dtype} {(2, *leaf.shape)}. Make the two agree."
+            )

@@ -63,8 +63,7 @@ class Detaching:
             measure: estimate the divergence for `stats` even if the rule does not look at it.
 
         Raises:
-            ConfigError: the policy does not fit the spaces, or an argument is wrong.
-            PolicyError: the policy could not be set up on a worker.
+            ConfigError: the policy does not fit the spaces, cannot travel, or an argument is wrong.
 
         Example:
             >>> import clusterenv, numpy as np
@@ -119,7 +118,7 @@ class Detaching:
         With `copy=False` the arrays of the batch are views of shared memory, which the next rollout overwrites.
 
         Raises:
-            PolicyError: the policy failed on a worker.
+            PolicyError: the policy could not be set up on a worker, raised there, or gave NaN.
             EnvError: an environment raised, if `on_loss="raise"` or again and again.
             WorkerLost: a worker was lost, if `on_loss="raise"` or again and again.
         """
@@ -128,8 +127,8 @@ class Detaching:
             self._turns.begin(Pending.ROLLOUT, "rollout")
             self._turns.need_reset()
             check_stream(steps, 1, 1, self.num_envs)
-            self._turns.start(Pending.ROLLOUT, lambda: None)
-            batch: Batch = self._turns.finish(functools.partial(rollout, detached, int(steps), copy=self.copy))
+            play = functools.partial(rollout, detached, int(steps), copy=self.copy)
+            batch: Batch = self._turns.whole(Pending.ROLLOUT, play)
             return batch
 
     def stream(self, steps: int, slots: int | None = None, *, buffers: int = 3, drop_oldest: bool = False) -> Stream:
@@ -154,8 +153,8 @@ class Detaching:
             self._turns.need_reset()
             count = self.num_envs if slots is None else slots
             check_stream(steps, count, buffers, self.num_envs)
-            stream = Stream(detached, self._turns, int(steps), int(count), buffers=buffers, drop_oldest=drop_oldest)
-            self._turns.pending = Pending.STREAM
+            sizes = {"steps": int(steps), "slots": int(count), "buffers": int(buffers)}
+            stream = Stream(detached, self._turns, owner=self, drop_oldest=drop_oldest, **sizes)
             self._stream = weakref.ref(stream)
             return stream
 
@@ -170,6 +169,7 @@ class Detaching:
 
         Raises:
             WeightsError: a weight is not finite, or they are not those of the attached policy. Nothing was published.
+            PolicyError: the policy raised, or gave NaN, on the head, where its drift is measured.
         """
         with self._turns:
             return self._attached("publish").publish(policy)
@@ -191,6 +191,8 @@ class Detaching:
 
     def _stop_playing(self) -> None:
         """Before the end: whoever plays stops, so that closing need not wait for it."""
+        if not self._turns.ours:
+            return
         stream = self._stream() if self._stream is not None else None
         if stream is not None:
             stream.abandon()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clusterenv.errors import PolicyError, words_of
 from clusterenv.sync.distance import Distance, distance_squared, should_measure
 from clusterenv.sync.estimate import Estimator
 from clusterenv.sync.versions import Version
@@ -35,6 +36,7 @@ class Drift:
         spec: of its weights.
         make_runtime: builds what runs it; the same as on the workers, so that only the weights can differ.
         divergence: what is compared, see `APS`.
+        name: of the policy, for errors.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Drift:
         spec: WeightSpec,
         make_runtime: Callable[[], Runtime],
         divergence: str = "auto",
+        name: str = "the policy",
     ) -> None:
         self.divergence = np.zeros(workers)
         self.ess: npt.NDArray[np.float64] | None = None
@@ -51,6 +54,7 @@ class Drift:
         self._distance = Distance(distribution.unit)
         self._spec, self._make_runtime = spec, make_runtime
         self._runtime: Runtime | None = None
+        self._name = name
         self._publishes = 0
 
     def observe(self, worker: int, columns: Columns, epoch: int) -> None:
@@ -99,9 +103,20 @@ class Drift:
 
     def _params_of(self, weights: Decoded) -> Callable[[Sequence[Array], tuple[Array, ...]], Array]:
         def params(leaves: Sequence[Array], state: tuple[Array, ...]) -> Array:
-            if self._runtime is None:
-                self._runtime = self._make_runtime()
-            self._runtime.load(self._spec.unflatten(weights.flat))
-            return self._runtime(leaves, state).params
+            try:
+                if self._runtime is None:
+                    self._runtime = self._make_runtime()
+                self._runtime.load(self._spec.unflatten(weights.flat))
+                found = self._runtime(leaves, state).params
+            except Exception as error:  # the user's code
+                raise PolicyError(
+                    f"{self._name} failed on the head, on {len(leaves[0])} observations of the workers: "
+                    f"{type(error).__name__}: {words_of(error)}"
+                ) from error
+            if np.isnan(found).any():  # it would pass for "no drift" in every comparison
+                raise PolicyError(
+                    f"{self._name} gives NaN for observations of the workers, in version {weights.version}."
+                )
+            return found
 
         return params

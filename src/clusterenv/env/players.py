@@ -89,16 +89,22 @@ class Players:
 
     def prepare(self, spec: FragmentSpec) -> None:
         """Make memory for fragments of this kind, unless it is there."""
-        if self._fragments is not None:
-            if self._fragments.spec == spec:
-                return
-            self._fragments.close()
+        before = self._fragments
+        if before is not None and before.spec == spec:
+            return
         self._fragments = Fragments.create(spec)
+        if before is not None:  # only now: a size that is refused leaves everything as it was
+            before.close()
         self.watch = Watch(self._fragments.progress, self._timeouts.step_s)
 
-    def equip(self) -> None:
-        """Give every worker what it does not have yet. Workers lost on the way are replaced, or raise."""
+    def equip(self) -> list[int]:
+        """Give every worker what it does not have yet. Workers lost on the way are replaced, or raise.
+
+        Returns:
+            Those that were given the policy.
+        """
         engine, node = self._engine, self._engine.node
+        equipped: set[int] = set()
         while True:
             engine.recovery.finish()
             now = {worker: node.incarnation(worker) for worker in self.everybody}
@@ -106,7 +112,8 @@ class Players:
             memory = self.fragments.memory
             blind = [w for w in self.everybody if self._memories.get(w) != (now[w], memory)]
             if not bare and not blind:
-                return
+                return sorted(equipped)
+            equipped |= set(bare)
             self.afresh |= {worker for worker in bare if worker in self._policies}
             attach = Message("attach", (self._attachment,))
             for worker in self._ask(dict.fromkeys(bare, attach), self._weights):

@@ -10,7 +10,10 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from clusterenv.env.batch import assemble
+from clusterenv.env.turns import Pending
 from clusterenv.errors import ConfigError
 from clusterenv.node.base import Message
 
@@ -32,6 +35,7 @@ class Stream:
     Args:
         detached: the attached policy.
         turns: guards the batch of environments, which is busy while the stream is open.
+        owner: the batch of environments, which must live as long as the stream.
         steps: T, the length of a fragment.
         slots: how many slots make a batch.
         buffers: how many fragments a worker may be ahead.
@@ -39,19 +43,25 @@ class Stream:
     """
 
     def __init__(
-        self, detached: Detached, turns: Turns, steps: int, slots: int, *, buffers: int, drop_oldest: bool
+        self, detached: Detached, turns: Turns, *, owner: Any, steps: int, slots: int, buffers: int, drop_oldest: bool
     ) -> None:
-        self._detached, self._turns = detached, turns
+        self._detached, self._turns, self._owner = detached, turns, owner
         self._steps, self._slots, self._drop = steps, slots, drop_oldest
         self._queue: collections.deque[tuple[Piece, int]] = collections.deque()  # fragments with their buffers
         self._unread: collections.Counter[tuple[int, int]] = collections.Counter()  # slots left in (worker, buffer)
         self._orders: dict[int, list[int]] = {}  # the buffers that each worker has been told to fill
-        self._closed = False
+        self._playing: set[int] = set()  # workers that wait for orders, or carry one out
+        self._closed = True  # until somebody plays: there is nothing to end before
         players = detached.players
         players.prepare(detached.fragment_spec(steps, buffers=buffers))
         players.fragments.stop[:] = 0
         players.equip()
-        self._start(players.everybody)
+        try:
+            self._closed, turns.pending = False, Pending.STREAM
+            self._start(players.everybody)
+        except BaseException:
+            self._end()
+            raise
 
     def __iter__(self) -> Stream:
         return self
@@ -80,8 +90,10 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            self.close()
+        if getattr(self, "_closed", True) or self._turns.closed or not self._turns.ours:
+            return
+        if not self._detached.engine.node.closed:  # by the end of the interpreter
+            self._turns.when_free(self._end)
 
     def close(self) -> None:
         """Stop the workers in the middle of what they play. Fragments that were not read are gone."""
@@ -100,20 +112,30 @@ class Stream:
         self._closed = True
         self._turns.stream_ended()
         self._detached.players.stop()
-        for worker in self._detached.players.everybody:
+        for worker in sorted(self._playing):
             self._detached.engine.node.tell(worker, None)
+            self._playing.discard(worker)
 
     def _end(self) -> None:
-        self.abandon()
+        if self._closed:
+            return
         players, node = self._detached.players, self._detached.engine.node
-        players.wait(players.everybody)
+        try:
+            self.abandon()
+            players.wait(players.everybody)
+        except BaseException:  # Ctrl-C, again
+            self._turns.stream_ended(cut_short=True)
+            for worker in self._playing:  # who was not told of the end would wait for orders for ever
+                node.lose(worker, "the end of its stream was interrupted")
+            raise
         node.played(0.0)  # what arrived too late
         self._queue.clear()
 
     def _start(self, workers: list[int]) -> None:
         """Send these workers on their way, with an order for each of their buffers."""
-        self._detached.engine.node.post({worker: Message("stream", ()) for worker in workers})
         for worker in workers:
+            self._playing.add(worker)
+            self._detached.engine.node.post({worker: Message("stream", ())})
             self._orders[worker] = []
             held = {buffer for owner, buffer in self._unread if owner == worker}
             for buffer in range(self._detached.players.fragments.spec.buffers):
@@ -139,10 +161,8 @@ class Stream:
         for worker in set(players.everybody) - set(busy):
             players.watch.forget(worker)
         players.lose_stuck(busy)
-        lost = players.replace_lost()
-        if lost:
-            players.equip()
-            self._start(lost)
+        if players.replace_lost():
+            self._start(players.equip())  # more may have been lost meanwhile
         return bool(arrived)
 
     def _take(self, worker: int, reply: Reply) -> None:
@@ -202,7 +222,7 @@ class Stream:
 def check_stream(steps: Any, slots: Any, buffers: Any, num_envs: int) -> None:
     """Refuse what makes no stream."""
     for name, value, most in (("steps", steps, None), ("slots", slots, num_envs), ("buffers", buffers, None)):
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise ConfigError(f"{name}={value!r} must be a whole number.")
         if value < 1 or (most is not None and value > most):
             limit = "at least 1" if most is None else f"between 1 and num_envs={most}"

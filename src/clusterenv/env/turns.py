@@ -38,6 +38,7 @@ class Turns:
         self._engine, self._name = engine, name
         self._lock = threading.Lock()
         self._process = os.getpid()
+        self._later: list[Callable[[], None]] = []
         self.closed = False
         self.pending = Pending.NOTHING
         self.abandoned = False  # the second half timed out or was interrupted; the call is still under way
@@ -45,7 +46,7 @@ class Turns:
     def __enter__(self) -> None:
         if self.closed:
             raise ClosedEnvironmentError(f"Trying to operate on `{self._name}`, after a call to `close()`.")
-        if os.getpid() != self._process:
+        if not self.ours:
             raise ConfigError(
                 f"this {self._name} belongs to process {self._process} and was used in its child {os.getpid()}. "
                 "Make another one in the child."
@@ -58,7 +59,22 @@ class Turns:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lock.release()
+        try:
+            while self._later:
+                self._later.pop()()
+        finally:
+            self._lock.release()
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process made the batch. In a fork of it, the workers are still the parent's."""
+        return os.getpid() == self._process
+
+    def when_free(self, act: Callable[[], None]) -> None:
+        """Run `act` now or, if a call is under way, at its end: the garbage collector may strike inside any call."""
+        self._later.append(act)
+        if self._lock.acquire(blocking=False):
+            self.__exit__(None, None, None)
 
     def begin(self, call: Pending, name: str) -> None:
         """A call wants to start: nothing else may be under way."""
@@ -77,16 +93,15 @@ class Turns:
             )
 
     def _way_out(self) -> str:
-        if self.pending is Pending.STREAM:
-            return " Close the stream first."
         if not self.abandoned:
-            return ""
-        wait = "" if self.pending is Pending.ROLLOUT else f"`{self.pending.value}_wait` or "
+            return " Close the stream first." if self.pending is Pending.STREAM else ""
+        whole = self.pending in (Pending.ROLLOUT, Pending.STREAM)
+        wait = "" if whole else f"`{self.pending.value}_wait` or "
         return f" It is still under way: call {wait}`reset`."
 
-    def stream_ended(self) -> None:
-        """A stream was closed."""
-        self.pending = Pending.NOTHING
+    def stream_ended(self, *, cut_short: bool = False) -> None:
+        """A stream was closed. If that was interrupted, workers may still play, and only a reset waits for them."""
+        self.pending, self.abandoned = (Pending.STREAM, True) if cut_short else (Pending.NOTHING, False)
 
     def end(self, call: Pending) -> None:
         """The second half of a call wants to start: the first must be there."""
@@ -126,6 +141,15 @@ class Turns:
         except BaseException:
             self.pending = Pending.NOTHING
             raise
+
+    def whole(self, call: Pending, act: Callable[[], Any]) -> Any:
+        """Run a call that has no halves."""
+
+        def run() -> Any:
+            self.pending = call
+            return act()
+
+        return self.finish(run)
 
     def finish(self, wait: Callable[[], Any]) -> Any:
         """Run the second half of a call, and remember if it was left half done."""

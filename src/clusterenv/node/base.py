@@ -45,6 +45,10 @@ class Node(Protocol):
     """The workers of one host."""
 
     @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+
+    @property
     def blocks(self) -> Sequence[range]:
         """The slots of each worker."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterenv.node.base import Message
-from clusterenv.worker.loop import Reply
+from clusterenv.worker.loop import POLICY_CALLS, Reply, policy_problem
 from clusterenv.worker.report import BuildError, Report
 from clusterenv.worker.station import Station
 
@@ -35,6 +35,7 @@ class InprocNode:
         self._stations: list[Station] = []
         self._report = Report()
         self._replies: dict[int, Reply] = {}
+        self.closed = False
         self._orders: list[tuple[int, tuple[Any, ...]]] = []  # of streaming blocks, first come, first served
 
     def start(self, limit_s: float | None) -> list[BlockDescription]:
@@ -120,6 +121,10 @@ class InprocNode:
             return Reply(getattr(self._stations[worker], name)(*arguments))
         except BuildError as error:
             return Reply(failure=error.failure)
+        except Exception as error:  # the user's policy may raise whatever it likes
+            if name not in POLICY_CALLS:
+                raise
+            return Reply(error=policy_problem(error, name))
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """What the blocks answered."""
@@ -153,6 +158,7 @@ class InprocNode:
     def close(self, limit_s: float | None) -> None:
         """Close the environments."""
         running, self._running = self._running, []
+        self.closed = True
         for station in self._stations:
             station.detach()
         for block in running:

@@ -65,7 +65,7 @@ class LocalNode:
         self._handles = [WorkerHandle(worker, slots) for worker, slots in enumerate(blocks)]
         self._losses: list[Loss] = []
         self._arena: Arena | None = None
-        self._closed = False
+        self.closed = False
         self._bell_seen = 0
         self._report = Report()
         self._supervisor = Supervisor(cluster.threads)
@@ -141,20 +141,28 @@ class LocalNode:
         packed = {worker: pack_by_value((message.name, message.arguments)) for worker, message in messages.items()}
         for worker, data in packed.items():
             handle = self._handles[worker]
-            handle.reply = None  # of a call that was given up
-            if not handle.lost and self._send_packed(handle, data):
-                self._board.ask([worker], Command.MESSAGE)
+            handle.reply, handle.played = None, []  # of a call that was given up
+            try:
+                if not handle.lost and self._send_packed(handle, data):
+                    self._board.ask([worker], Command.MESSAGE)
+            except BaseException:
+                self.lose(worker, "a message to it was interrupted")  # it has it, and may not know
+                raise
 
     def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
         """As `post`, with memory that the worker maps: its layout is added to the arguments, its descriptor follows."""
-        self.post({w: Message(m.name, (*m.arguments, memory.layout)) for w, m in messages.items()})
-        for worker in messages:
-            handle = self._handles[worker]
-            if not handle.lost:
-                try:
-                    handle.channel.send_fd(memory.fd, self._limit())
-                except (ChannelClosed, ChannelTimeout) as error:
-                    self._gone(handle, f"it did not take the memory: {error}")
+        waiting = list(messages)  # for the descriptor
+        try:
+            self.post({w: Message(m.name, (*m.arguments, memory.layout)) for w, m in messages.items()})
+            while waiting:
+                self._send_fd(self._handles[waiting[0]], memory.fd, "memory")
+                waiting.pop(0)
+        except ResultError:  # before anything was sent
+            raise
+        except BaseException:
+            for worker in waiting:  # what comes next would be taken for the descriptor
+                self.lose(worker, "the memory on its way to it was interrupted")
+            raise
 
     def tell(self, worker: int, order: tuple[Any, ...] | None) -> None:
         """Give a streaming worker its next order, or None to end its stream."""
@@ -295,14 +303,14 @@ class LocalNode:
 
     def close(self, limit_s: float | None) -> None:
         """Ask the workers to close, wait within the limit, then end everything."""
-        if self._closed:
+        if self.closed:
             return
         try:
             # After a fork of the head the workers are still the parent's: only our copies of the descriptors go.
             if os.getpid() == self._owner and (limit_s is None or limit_s > 0):
                 self._close_gently(limit_s)
         finally:  # also after Ctrl-C
-            self._closed = True
+            self.closed = True
             self._supervisor.close()
             for handle in self._handles:
                 handle.close()
@@ -332,14 +340,21 @@ class LocalNode:
         handle.bound = True
         try:
             handle.channel.send(binding, self._limit())
-            handle.channel.send_fd(self._bound().fd, self._limit())
         except (ChannelClosed, ChannelTimeout) as error:
             self._gone(handle, f"it did not take the arena: {error}")
+        self._send_fd(handle, self._bound().fd, "arena")
 
     def _lose_late(self, replies: Mapping[int, Reply], limit_s: float | None) -> None:
         for handle in self._handles:
             if handle.worker not in replies:
                 self.lose(handle.worker, f"no answer within {limit_s} s")
+
+    def _send_fd(self, handle: WorkerHandle, fd: int, what: str) -> None:
+        if not handle.lost:
+            try:
+                handle.channel.send_fd(fd, self._limit())
+            except (ChannelClosed, ChannelTimeout) as error:
+                self._gone(handle, f"it did not take the {what}: {error}")
 
     def _send_packed(self, handle: WorkerHandle, packed: bytes) -> bool:
         try:

@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from clusterenv import spaces
+from clusterenv.errors import PolicyError
 from clusterenv.policy.streams import Streams
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Attachment:
         state: the leaves of one slot's recurrent state.
         weights: how the flat weights become arrays.
         seed: of the random streams of the slots.
+        name: of the policy, for errors.
         deterministic: act by the mode of the distribution, without exploring.
     """
 
@@ -46,6 +48,7 @@ class Attachment:
     state: tuple[Leaf, ...]
     weights: WeightSpec
     seed: int
+    name: str = "the policy"
     deterministic: bool = False
 
 
@@ -85,7 +88,7 @@ class Actor:
     ) -> None:
         self._block, self._worker, self._weights = block, worker, weights
         self._distribution, self._spec = attachment.distribution, attachment.weights
-        self._deterministic = attachment.deterministic
+        self._deterministic, self._name = attachment.deterministic, attachment.name
         slots, count = block.slots, len(block.slots)
         self._columns = slice(slots.start, slots.stop)
         self._rows = list(range(count))
@@ -116,8 +119,7 @@ class Actor:
         self._first[:] = fresh | (self._terminated | self._truncated)
         self._returns[:] = 0.0
         self._lengths[:] = 0
-        for part in self._state:
-            part[:] = 0
+        self._state = tuple(np.zeros_like(part) for part in self._state)
 
     def play(self, buffer: int, *, switch: bool, afresh: bool) -> Fragment:
         """Play one fragment.
@@ -136,6 +138,7 @@ class Actor:
             self._play(columns, result, switch=switch)
         finally:
             block.autoreset_mode, block.keep_final = mode, None
+        self._refuse_nan(columns, result.steps)
         # Every slot is in the middle of an episode now; in no autoreset mode does the next step owe a reset.
         self._terminated[:] = self._truncated[:] = False
         return result
@@ -184,6 +187,19 @@ class Actor:
             result.steps += 1
             result.env_s += stepped - acted
             result.policy_s += acted - began
+
+    def _refuse_nan(self, columns: Columns, steps: int) -> None:
+        """Weights are checked when they are published, what comes of them here: once per fragment, which is cheap.
+
+        Before failures of environments are told, since an action that is not a number makes many of them raise.
+        """
+        for name, array in (("params", columns.params), ("logp", columns.logp), ("value", columns.value)):
+            if array is not None and (bad := np.isnan(array[:steps])).any():
+                t, row = (int(index[0]) for index in bad.nonzero()[:2])
+                raise PolicyError(
+                    f"{self._name} gave NaN as {name} in slot {self._block.slots[row]}, step {t} of {steps}, with "
+                    f"version {columns.version[t, row]}. Look for overflows and divisions by 0 in its forward pass."
+                )
 
     def _record(self, t: int, columns: Columns, result: Fragment, report: Report) -> None:
         for stored, now in zip(columns.obs, self._observation, strict=True):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clusterenv.errors import ResultError
+from clusterenv.errors import PolicyError, ResultError
 from clusterenv.transport.arena import Arena, Command, Word, next_count
 from clusterenv.transport.channel import Channel, ChannelClosed, pack
 from clusterenv.transport.shared import SharedArrays
@@ -80,6 +80,15 @@ class Reply:
     failure: Failure | None = None
     error: str | None = None
     request: int = SETUP
+
+
+# The requests that run the user's policy.
+POLICY_CALLS = ("attach", "play")
+
+
+def policy_problem(error: Exception, name: str) -> str:
+    """What to tell the head: our own words, or where the user's code raised."""
+    return str(error) if isinstance(error, PolicyError) else failure_of(error, -1, name).traceback
 
 
 def main(sock: socket.socket) -> None:
@@ -253,9 +262,9 @@ class WorkerLoop:
         except BuildError as error:
             return pack(Reply(failure=error.failure, request=request))
         except Exception as error:  # the user's policy may raise whatever it likes
-            if name not in ("attach", "play"):
+            if name not in POLICY_CALLS:
                 raise
-            return pack(Reply(error=failure_of(error, -1, name).traceback, request=request))
+            return pack(Reply(error=policy_problem(error, name), request=request))
         try:
             return pack(Reply(value, request=request))
         except ResultError as error:
