@@ -346,7 +346,7 @@ def test_recording_ends_with_an_exception_and_may_be_nested() -> None:
         raise KeyError
     assert Normal.rsample is original
     with pytest.raises(ValueError, match="scale"):
-        Normal(0.0, -1.0)  # arguments are checked again
+        Normal(0.0, -1.0, validate_args=True)  # arguments are checked again
 
 
 def test_other_threads_go_on_sampling() -> None:
