@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from clusterenv import Timeouts
+from tests.faults.interrupts import interrupted_when
 from tests.faults.kit import LIMIT_S, Gate, GatedEnv, OnceEnv, actions, batch, ended, kill
 from tests.zoo import counting, wait_until
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from clusterenv import ClusterEnv
 
@@ -24,21 +23,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def gate(tmp_path: pathlib.Path) -> Gate:
     return Gate(tmp_path)
-
-
-@contextlib.contextmanager
-def interrupted_when(moment: Callable[[], Any]) -> Iterator[None]:
-    """Ctrl-C comes, in the middle of the body, once `moment` has returned."""
-
-    def interrupt() -> None:
-        moment()
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        yield
-    thread.join()
 
 
 def goes_on(envs: ClusterEnv) -> None:

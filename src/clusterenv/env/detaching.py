@@ -191,7 +191,8 @@ class Detaching:
 
     def _stop_playing(self) -> None:
         """Before the end: whoever plays stops, so that closing need not wait for it."""
-        if not self._turns.ours:
+        if not self._turns.ours:  # they play for the process that we were forked from
+            self._turns.stream_ended()
             return
         stream = self._stream() if self._stream is not None else None
         if stream is not None:

@@ -74,12 +74,15 @@ class Stream:
                 with self._detached.tally.time("wait"):
                     while self._drop and self._receive(0.0):
                         pass  # what is too old can only be known once all that has arrived was seen
-                    while self._ready() < self._slots:
+                    while self._ready() < self._slots and not self._closed:
                         self._receive(_LOOK_S)
-                return self._batch()
-            except BaseException:
-                self._end()
-                raise
+                if not self._closed:
+                    return self._batch()
+            except BaseException as error:
+                if not self._closed or not isinstance(error, Exception):
+                    self._end()
+                    raise
+        raise StopIteration  # another thread has closed the batch of environments, whatever we met on the way
 
     def __enter__(self) -> Stream:
         return self
@@ -168,6 +171,8 @@ class Stream:
     def _take(self, worker: int, reply: Reply) -> None:
         players = self._detached.players
         piece, fragment = players.piece(worker, reply)
+        if fragment.steps < self._steps:
+            return  # it was stopped on the way: the stream ends
         players.watch.forget(worker)
         self._orders[worker].remove(fragment.buffer)
         self._detached.engine.gather.count_block(piece.slots, fragment.steps)
