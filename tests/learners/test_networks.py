@@ -131,6 +131,14 @@ def test_the_scale_travels_with_the_weights() -> None:
     assert torch.equal(one(obs)[1], other(obs)[1])
 
 
+def test_every_parameter_is_the_actors_or_the_critics() -> None:
+    network = ActorCritic(BOX, spaces.Box(-1, 1, (2,)))
+    actor, critic = network.parts()
+    assert len(actor) + len(critic) == len(list(network.parameters()))
+    assert any(parameter is network.log_std for parameter in actor)
+    assert {id(parameter) for parameter in critic} == {id(parameter) for parameter in network.critic.parameters()}
+
+
 def test_without_a_scale_there_is_nothing_to_learn() -> None:
     network = ActorCritic(BOX, spaces.Discrete(2))
     obs = batch_of(BOX, 20)

@@ -139,6 +139,24 @@ def test_beyond_the_clip_old_data_teaches_the_actor_nothing() -> None:
         assert torch.equal(old, new)
 
 
+def test_a_large_value_loss_does_not_drown_the_actor() -> None:
+    """Advantages are normalised, so the size of the rewards must not change what the actor learns."""
+    moved = []
+    for size in (1.0, 1e4):
+        subject = updater(epochs=1, minibatches=1, learning_rate=1e-3, gamma=0.0, max_grad_norm=1e-3)
+        subject.adam = torch.optim.SGD(subject.network.parameters(), lr=1.0)  # type: ignore[assignment]
+        data = batch(reward=size * np.random.default_rng(1).normal(size=(T, N)))
+        with torch.no_grad():
+            for parameter in subject.network.critic.parameters():
+                parameter.zero_()
+        before = torch.cat([parameter.flatten() for parameter in subject.network.actor.parameters()])
+        subject.update(data, 1.0, lambda: None)
+        after = torch.cat([parameter.flatten() for parameter in subject.network.actor.parameters()])
+        moved.append((after - before).norm().item())
+    assert moved[0] == pytest.approx(moved[1], rel=1e-2)
+    assert moved[0] == pytest.approx(1e-6, rel=1e-2)  # learning rate x largest norm
+
+
 def test_gradient_steps_are_counted_by_what_follows_them() -> None:
     steps: list[int] = []
     updater(epochs=3, minibatches=4).update(batch(), 1.0, lambda: steps.append(1))

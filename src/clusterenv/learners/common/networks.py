@@ -35,7 +35,7 @@ class Encoder(nn.Module):
     Example:
         >>> encode = Encoder(spaces.Dict(speed=spaces.Box(-1, 1, (2,)), gear=spaces.Discrete(3)))
         >>> encode({"gear": torch.tensor([2]), "speed": torch.tensor([[0.5, -0.5]])})
-        tensor([[ 0.0000,  0.0000,  1.0000,  0.5000, -0.5000]])
+        tensor([[ 0.5000, -0.5000,  0.0000,  0.0000,  1.0000]])
     """
 
     def __init__(self, space: Space[Any]) -> None:
@@ -143,6 +143,12 @@ class ActorCritic(nn.Module):
         """The critic alone: observations with n rows -> [n]."""
         value: Tensor = self.critic(self.rows(obs))
         return value.squeeze(-1)
+
+    def parts(self) -> list[list[nn.Parameter]]:
+        """The parameters of the actor, and those of the critic."""
+        critic = list(self.critic.parameters())
+        own = {id(parameter) for parameter in critic}
+        return [[parameter for parameter in self.parameters() if id(parameter) not in own], critic]
 
     def learn_scale(self, obs: Any) -> None:
         """Take observations with n rows into the running mean and variance, if there is one."""

@@ -43,6 +43,8 @@ class PPOConfig:
     """steps of each environment in a batch"""
     stream_slots: int | None = None
     """stream: environments in a batch; half of them if it is not given"""
+    stream_buffers: int = 2
+    """stream: fragments that a worker may be ahead; more keep it busy, and make the data older"""
     publish_every: Literal["update", "gradient step"] = "update"
     """when a new version exists: after all the gradient steps on a batch, or after each (stream only)"""
     sync: SyncConfig = field(default_factory=SyncConfig)
@@ -73,7 +75,7 @@ class PPOConfig:
     value_coef: float = 0.5
     """weight of the value loss"""
     max_grad_norm: float = 0.5
-    """a longer gradient is cut to this"""
+    """a longer gradient is cut to this, the actor's and the critic's each by itself"""
     target_kl: float | None = None
     """no further pass over a batch once the policy has moved this far from the one that acted, in nats"""
     normalize_advantage: bool = True
@@ -109,7 +111,7 @@ class PPOConfig:
         return self.rollout_steps * self.batch_slots
 
     def _check_numbers(self) -> None:
-        for name in ("total_steps", "rollout_steps", "epochs", "minibatches", "torch_threads"):
+        for name in ("total_steps", "rollout_steps", "epochs", "minibatches", "torch_threads", "stream_buffers"):
             _check(name, getattr(self, name), least=1)
         for name in ("gamma", "gae_lambda"):
             _check(name, getattr(self, name), least=0, most=1)

@@ -184,7 +184,7 @@ class PPO:
     def _batches(self, envs: ClusterEnv) -> Iterator[Batch]:
         config = self.config
         if config.mode == "stream":
-            with contextlib.closing(envs.stream(steps=config.rollout_steps, slots=config.batch_slots)) as stream:
+            with envs.stream(config.rollout_steps, config.batch_slots, buffers=config.stream_buffers) as stream:
                 yield from stream
         while True:
             yield envs.rollout(config.rollout_steps)

@@ -100,9 +100,10 @@ class Updater:
         )
         self.adam.zero_grad()
         told.total.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
+        # Each by itself: they share nothing, and where returns are large the critic's gradient would drown the actor's.
+        norms = [nn.utils.clip_grad_norm_(part, config.max_grad_norm) for part in network.parts()]
         self.adam.step()
-        return torch.stack([*told[1:], norm.detach()])
+        return torch.stack([*told[1:], torch.stack(norms).norm()])
 
     def _losses(self, rounds: torch.Tensor, explained: float) -> dict[str, float]:
         mean, last = rounds.mean(0).tolist(), rounds[-1].tolist()
