@@ -13,11 +13,13 @@ from clusterenv.errors import EnvError, WorkerLost, WorkersMissing, unknown
 
 TREE = {
     "ActionError": ("ConfigError",),
+    "ActionTypeError": ("ActionError", "ConfigTypeError"),
     "ClusterEnvError": ("Exception",),
     "ConfigError": ("ClusterEnvError", "ValueError"),
     "ConfigTypeError": ("ConfigError", "TypeError"),
     "EnvError": ("ClusterEnvError",),
     "LaunchError": ("ClusterEnvError", "RuntimeError"),
+    "PolicyError": ("ClusterEnvError", "RuntimeError"),
     "ResultError": ("ClusterEnvError", "TypeError"),
     "SpaceMismatch": ("ConfigError", "RuntimeError"),
     "WeightsCorrupt": ("ClusterEnvError", "RuntimeError"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from clusterenv.env.vector import ClusterEnv
     from clusterenv.errors import (
         ActionError,
+        ActionTypeError,
         ClusterEnvError,
         ConfigError,
         ConfigTypeError,
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 _HOME = {
     "APS": "sync.aps",
     "ActionError": "errors",
+    "ActionTypeError": "errors",
     "Always": "sync.rules",
     "Batch": "env.batch",
     "ClusterEnv": "env.vector",
@@ -71,6 +73,7 @@ _HOME = {
 __all__ = [
     "APS",
     "ActionError",
+    "ActionTypeError",
     "Always",
     "Batch",
     "ClusterEnv",

@@ -7,6 +7,7 @@ Each says what was wrong, with the value, what was expected, and what to do.
         ConfigTypeError    the same, and the type was the matter                         (also a TypeError)
         SpaceMismatch      the environments of one batch have different spaces           (also a RuntimeError)
         ActionError        the actions do not fit the action space
+          ActionTypeError  they are not even a batch                                     (also a TypeError)
         WeightsError       the weights are not finite, or not those of the attached policy
       LaunchError          a worker could not be started
         WorkersMissing     some did not report in time
@@ -51,6 +52,10 @@ class SpaceMismatch(ConfigError, RuntimeError):
 
 class ActionError(ConfigError):
     """The actions do not fit the action space. No environment was stepped."""
+
+
+class ActionTypeError(ActionError, ConfigTypeError):
+    """One action was given in place of a batch of them."""
 
 
 class WeightsError(ConfigError):

@@ -83,7 +83,7 @@ BAD_RESETS: dict[str, tuple[Use, type[Exception], str]] = {
     "19-mask of two dimensions": (masked(np.ones((4, 1), bool)), ConfigError, "(4, 1)"),
     "19-mask of ints": (masked(np.array([1, 0, 0, 1])), ConfigTypeError, "int64"),
     "19-mask a list": (masked([True] * 4), ConfigTypeError, "list"),
-    "19-mask all false": (masked(np.zeros(4, bool)), ConfigError, "no True"),
+    "19-mask all false": (masked(np.zeros(4, bool)), ConfigError, "at least one True"),
     "19-mask None": (masked(None), ConfigTypeError, "NoneType"),
     "19-mask objects": (masked(np.array([True] * 4, object)), ConfigTypeError, "object"),
 }

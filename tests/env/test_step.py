@@ -376,3 +376,42 @@ def test_a_batch_cannot_be_pickled_or_copied(calm: ClusterEnv) -> None:
     for act in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="make_vec"):
             act(calm)
+
+
+# Actions that are not used, and actions that are one number.
+
+
+def test_the_action_of_a_slot_that_is_about_to_be_reset_is_not_looked_at(make: Make) -> None:
+    envs = make(counting(2, length=1))
+    envs.reset(seed=0)
+    assert envs.step([1, 1])[2].all()
+    observations, rewards, *_ = envs.step([99, -5])
+    np.testing.assert_array_equal(observations[:, 1], [0, 0])
+    np.testing.assert_array_equal(rewards, [0.0, 0.0])
+    with pytest.raises(ActionError, match="out of range"):
+        envs.step([99, 1])
+
+
+class _Real(gymnasium.Env[Any, Any]):
+    observation_space = spaces.Box(-1.0, 1.0, (), np.float64)
+    action_space = spaces.Box(0.0, 1.0, (), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return 0.0, {}
+
+    def step(self, action: Any) -> Any:
+        assert isinstance(action, float)
+        return action, action, False, False, {}
+
+
+def test_an_action_that_is_one_real_number_is_not_rounded(make: Make) -> None:
+    envs = make([_Real] * 2)
+    envs.reset()
+    assert envs.step(np.array([0.1, 0.3]))[1].tolist() == [0.1, 0.3]
+
+
+def test_one_action_is_no_batch(make_here: Make) -> None:
+    envs = make_here(counting(2))
+    envs.reset()
+    with pytest.raises(TypeError, match=r"shape \(\), expected \(2,\)"):
+        envs.step(1)

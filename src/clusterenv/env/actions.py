@@ -14,7 +14,7 @@ from gymnasium import spaces as gym_spaces
 from gymnasium.vector.utils import batch_space, iterate
 
 from clusterenv import spaces
-from clusterenv.errors import ActionError
+from clusterenv.errors import ActionError, ActionTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,10 +28,17 @@ if TYPE_CHECKING:
 
 
 class Actions:
-    """The way of the actions from the user to the arena."""
+    """The way of the actions from the user to the arena.
 
-    def __init__(self, space: Space[Any], arena: Arena) -> None:
-        self._space = space
+    Args:
+        space: of one action.
+        arena: where they go.
+        skips_finished: whether a slot whose episode has ended takes no action with the next step, but a reset: then
+            its action is not looked at, whatever it is.
+    """
+
+    def __init__(self, space: Space[Any], arena: Arena, *, skips_finished: bool = False) -> None:
+        self._space, self._arena, self._skips_finished = space, arena, skips_finished
         self._arrays = arena.action
         self._in_arrays = spaces.leaves_of(space) is not None
         self._checks = [_check_for(leaf) for leaf in spaces.array_spaces(space)] if self._in_arrays else []
@@ -45,15 +52,26 @@ class Actions:
             parts = spaces.take_apart(self._space, actions)
         except (TypeError, ValueError, KeyError) as error:
             raise ActionError(f"the actions do not have the structure of {self._space}: {error}.") from error
+        rows = self._everything if slots is None else slots
         # Check every leaf before the first is stored: a refused batch must leave nothing behind.
         ready = [
-            _as_array(part, array, count, check)
+            self._checked(_as_array(part, array, count), array, rows, check)
             for part, array, check in zip(parts, self._arrays, self._checks, strict=True)
         ]
-        rows = self._everything if slots is None else slots
         for array, values in zip(self._arrays, ready, strict=True):
             array[rows] = values
         return None
+
+    def _checked(self, values: Array, target: Array, rows: Any, check: Callable[[Array], str | None]) -> Array:
+        problem = check(values)
+        if problem and self._skips_finished:
+            skipped = (self._arena.terminated | self._arena.truncated)[rows]
+            values = values.copy()
+            values[skipped] = target[rows][skipped]  # what was allowed before
+            problem = check(values)
+        if problem:
+            raise ActionError(problem)
+        return values
 
     def _as_list(self, actions: Any, count: int) -> list[Any]:
         try:
@@ -65,16 +83,11 @@ class Actions:
         return items
 
 
-def _as_array(part: Any, target: Array, count: int, check: Callable[[Array], str | None]) -> Array:
+def _as_array(part: Any, target: Array, count: int) -> Array:
     shape = (count, *target.shape[1:])
     if type(part) is np.ndarray and part.dtype == target.dtype and part.shape == shape:
-        array = part
-    else:
-        array = _converted(part, target, shape)
-    problem = check(array)
-    if problem:
-        raise ActionError(problem)
-    return array
+        return part
+    return _converted(part, target, shape)
 
 
 def _converted(part: Any, target: Array, shape: tuple[int, ...]) -> Array:
@@ -86,7 +99,8 @@ def _converted(part: Any, target: Array, shape: tuple[int, ...]) -> Array:
             "Pass a NumPy array, for example tensor.detach().cpu().numpy()."
         ) from error
     if array.shape != shape:
-        raise ActionError(
+        kind = ActionError if array.shape else ActionTypeError
+        raise kind(
             f"the actions have shape {array.shape}, expected {shape}: one row of shape {shape[1:]} for each of "
             f"{shape[0]} slots."
         )

@@ -57,12 +57,16 @@ def reset_options(options: object, num_envs: int) -> tuple[npt.NDArray[np.intp],
         return everything, rest
     mask = rest.pop("reset_mask")
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-        kind = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__
-        raise ConfigTypeError(f"options['reset_mask'] must be a NumPy array of dtype bool, got {kind}.")
+        # Gymnasium's own words, as far as they go: users search for them.
+        rule = f"have `dtype=np.bool_`, got {mask.dtype}" if isinstance(mask, np.ndarray) else ""
+        rule = rule or f"be a numpy array, got {type(mask)}. Make it one of dtype bool"
+        raise ConfigTypeError(f"`options['reset_mask']` must {rule}.")
     if mask.shape != (num_envs,):
-        raise ConfigError(f"options['reset_mask'] must have shape ({num_envs},), got {mask.shape}.")
+        raise ConfigError(f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}.")
     if not mask.any():
-        raise ConfigError("options['reset_mask'] has no True in it; at least one slot must be reset.")
+        raise ConfigError(
+            f"`options['reset_mask']` must contain a boolean array with at least one True value, got reset_mask={mask}."
+        )
     return np.flatnonzero(mask), rest
 
 

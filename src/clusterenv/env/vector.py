@@ -161,7 +161,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         self.render_mode = agreed.render_mode
         self._whole_blocks = plan.blocks if plan.autoreset_mode is None else []
         self._timeouts = plan.timeouts
-        self._actions = Actions(self.single_action_space, self._engine.arena)
+        skips = mode is AutoresetMode.NEXT_STEP
+        self._actions = Actions(self.single_action_space, self._engine.arena, skips_finished=skips)
         self._turns = Turns(self._engine, type(self).__name__)
         self._warned_reward = False
         self.closed = False
