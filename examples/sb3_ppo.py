@@ -34,7 +34,7 @@ class Args:
     """where the environments run"""
     num_envs: int = 8
     """number of environments (slots)"""
-    total_steps: int = 100_000
+    total_steps: int = 50_000
     """step budget, over all environments"""
     evaluation_steps: int = 500
     """steps of each environment in the evaluation; one episode of CartPole-v1 has at most 500"""

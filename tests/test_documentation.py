@@ -1,4 +1,4 @@
-"""Every Python block of the README and the guide runs, and every command they name exists."""
+"""Every Python block of the README, the guide and the migration page runs, and every command they name exists."""
 
 from __future__ import annotations
 
@@ -10,17 +10,28 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ("README.md", "docs/guide.md")
+PAGES = ("README.md", "docs/guide.md", "docs/migration.md")
+CONTINUED = "# continued\n"
 
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
+def programs_of(page: str) -> list[str]:
+    """The blocks that are programs, each with those that continue it."""
+    programs: list[str] = []
+    for block in blocks(page, "python"):
+        if block.startswith(CONTINUED):
+            programs[-1] += block
+        elif block.startswith(("import", "from")):
+            programs.append(block)
+        # Any other block shows calls side by side and is no program.
+    return programs
+
+
 def whole_programs() -> list[tuple[str, str]]:
-    # A block that does not begin with an import shows calls side by side and is no program.
-    found = [(page, block) for page in PAGES for block in blocks(page, "python")]
-    return [(page, block) for page, block in found if block.startswith(("import", "from"))]
+    return [(page, program) for page in PAGES for program in programs_of(page)]
 
 
 @pytest.mark.parametrize(("page", "program"), whole_programs(), ids=lambda value: value.split("\n")[0][:40])
