@@ -59,7 +59,7 @@ class InprocNode:
         """Step the slots that are asked for, now."""
         for worker in workers:
             block = self._running[worker]
-            self._stations[worker].stepped = True
+            self._stations[worker].note_step()
             want, have = self._wants[worker], self._haves[worker]
             rows = np.flatnonzero(want != have).tolist()
             values = block.actions(rows) if actions is None else [actions[worker][row] for row in rows]

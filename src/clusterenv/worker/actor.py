@@ -113,13 +113,18 @@ class Actor:
         self._fragments = fragments
         self._buffers = [fragments.columns(buffer, self._columns) for buffer in range(fragments.spec.buffers)]
 
-    def forget(self, *, fresh: bool) -> None:
-        """The environments were stepped or reset by somebody else: what is known about their episodes is void."""
-        self._whole[:] = fresh
-        self._first[:] = fresh | (self._terminated | self._truncated)
-        self._returns[:] = 0.0
-        self._lengths[:] = 0
-        self._state = tuple(np.zeros_like(part) for part in self._state)
+    def forget(self, *, stepped: bool, fresh: list[int]) -> None:
+        """Somebody else has used the environments: what was known about their episodes is void.
+
+        Args:
+            stepped: whether they were stepped.
+            fresh: rows that were reset, after all steps.
+        """
+        if stepped:
+            self._whole[:] = False
+            self._first[:] = self._terminated | self._truncated
+        self._whole[fresh] = self._first[fresh] = True
+        self._restart(self._rows if stepped else fresh)
 
     def play(self, buffer: int, *, switch: bool, afresh: bool) -> Fragment:
         """Play one fragment.

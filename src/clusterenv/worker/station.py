@@ -39,15 +39,18 @@ class Station:
         self._actor: Actor | None = None
         self._memory: list[SharedArrays] = []
         self._fragments: SharedArrays | None = None
-        # What others have done to the environments since the actor last played, or since all were reset.
-        self.stepped = False
-        self._reset = False
+        # What others have done to the environments since the actor last played: steps, and the rows reset after them.
+        self._stepped = False
+        self._fresh: set[int] = set()
+
+    def note_step(self) -> None:
+        """Somebody else steps the environments."""
+        self._stepped = True
+        self._fresh.clear()
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> Report:
         """Reset these rows."""
-        # An actor that finds only some rows reset knows nothing certain about the others' episodes.
-        self._reset = len(rows) == len(self._block.slots)
-        self.stepped = not self._reset
+        self._fresh.update(rows)
         return self._block.reset(rows, seeds, options)
 
     def call(self, rows: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -76,9 +79,10 @@ class Station:
     def play(self, buffer: int, switch: bool, afresh: bool) -> Fragment:
         """Play one fragment with the policy."""
         actor = self._attached()
-        if self.stepped or self._reset:
-            actor.forget(fresh=not self.stepped)
-            self.stepped = self._reset = False
+        if self._stepped or self._fresh:
+            actor.forget(stepped=self._stepped, fresh=sorted(self._fresh))
+            self._stepped = False
+            self._fresh.clear()
         return actor.play(buffer, switch=switch, afresh=afresh)
 
     def detach(self) -> None:
