@@ -3,7 +3,7 @@
 Such a script moves to worker processes by one line, the one that makes `envs` (and its import). Nothing else here knows
 about ClusterEnv: not the agent, not the storage, not the loop that reads `final_info`.
 
-    python examples/cleanrl_ppo.py                               # about half a minute on two cores
+    python examples/cleanrl_ppo.py                               # about a minute on two cores
     python examples/cleanrl_ppo.py --seed 2 --learning-rate 5e-4
     tensorboard --logdir runs
 
