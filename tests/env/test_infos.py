@@ -256,7 +256,7 @@ def test_the_old_dialect_has_object_arrays_and_masks(make: Make) -> None:
 
 
 def test_the_old_dialect_leaves_other_infos_alone(make: Make) -> None:
-    envs = make(counting(2, infos=True), infos="gymnasium-0.29")
+    envs = make(counting(2, infos=True), autoreset_mode="SameStep", infos="gymnasium-0.29")
     assert_same(envs.reset()[1], {"started": np.ones(2, np.bool_), "_started": np.ones(2, np.bool_)})
     assert_same(envs.step([1, 2])[4], {"action": np.array([1, 2]), "_action": np.ones(2, np.bool_)})
 
@@ -269,6 +269,12 @@ def test_the_old_dialect_with_recv(make: Make) -> None:
     ended = infos["env_id"].tolist().index(0)
     assert [info is not None for info in infos["final_info"]] == [row == ended for row in range(3)]
     np.testing.assert_array_equal(infos["final_observation"][ended], [0, 1])
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
+def test_the_old_dialect_needs_its_autoreset(make_here: Make, mode: str) -> None:
+    with pytest.raises(ConfigError, match=f"needs autoreset_mode='SameStep', got '{mode}'"):
+        make_here(counting(2), autoreset_mode=mode, infos="gymnasium-0.29")
 
 
 @pytest.mark.parametrize("dialect", ["gymnasium-0.28", "", None, "sb3"])

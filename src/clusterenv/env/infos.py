@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from clusterenv.worker.report import Report
 
-DIALECTS = ("gymnasium", "gymnasium-0.29")
+OLD_DIALECT = "gymnasium-0.29"
+DIALECTS = ("gymnasium", OLD_DIALECT)
 
 
 def batch_infos(envs: VectorEnv[Any, Any, Any], report: Report, dialect: str) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def batch_infos(envs: VectorEnv[Any, Any, Any], report: Report, dialect: str) ->
     entries = sorted(report.infos, key=lambda entry: entry[0])
     infos: dict[str, Any] = {}
     for slot, info in entries:
-        if dialect == "gymnasium-0.29" and "final_info" in info:
+        if dialect == OLD_DIALECT and "final_info" in info:
             _add_final_as_029(infos, slot, info, envs.num_envs)
         else:
             infos = envs._add_info(infos, info, slot)

@@ -12,7 +12,7 @@ from clusterenv.cluster.slots import split
 from clusterenv.config import Inproc, Timeouts
 from clusterenv.env.agree import Agreed, agree
 from clusterenv.env.engine import Engine
-from clusterenv.env.infos import DIALECTS
+from clusterenv.env.infos import DIALECTS, OLD_DIALECT
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 from clusterenv.node.inproc import InprocNode
 from clusterenv.node.starting import build_error
@@ -118,10 +118,15 @@ def check_timeouts(timeouts: object) -> Timeouts:
     return timeouts
 
 
-def check_dialect(infos: object) -> str:
-    """The info dialect."""
+def check_dialect(infos: object, mode: AutoresetMode | None) -> str:
+    """The info dialect. That of Gymnasium 0.29 means nothing without its autoreset, which was in the same step."""
     if infos not in DIALECTS:
         raise ConfigError(unknown("infos dialect", str(infos), DIALECTS))
+    if infos == OLD_DIALECT and mode not in (AutoresetMode.SAME_STEP, None):
+        raise ConfigError(
+            f"infos={infos!r} needs autoreset_mode='SameStep', got {mode.value!r}: without it there is no 'final_info', "
+            "and a script for Gymnasium 0.29 would see no episode end."
+        )
     return str(infos)
 
 

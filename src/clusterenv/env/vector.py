@@ -47,7 +47,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         autoreset_mode: when a finished environment is reset: NEXT_STEP, SAME_STEP or DISABLED.
         on_loss: "restart" or "raise", see `OnLoss`.
         timeouts: how long we wait, see `Timeouts`.
-        infos: the dialect of the infos, "gymnasium" or "gymnasium-0.29".
+        infos: the dialect of the infos, "gymnasium" or, with SAME_STEP, "gymnasium-0.29".
         max_concurrency: at most this many environments run at the same time; it caps the number of workers.
         shared_memory: taken for compatibility with `AsyncVectorEnv`; shared memory is always used.
         context: taken for compatibility; workers always start from a clean fork server.
@@ -149,7 +149,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
 
     def _open(self, plan: opening.Plan, *, copy: bool, infos: str) -> None:
         self.closed = True  # until there is something to close
-        self._dialect = opening.check_dialect(infos)
+        self._dialect = opening.check_dialect(infos, plan.autoreset_mode)
         self._engine, agreed, mode = opening.open_batch(plan)
         # Runs when the batch is forgotten and when the interpreter ends, whatever happened before.
         self._finalizer = weakref.finalize(self, self._engine.node.close, 0.0)
