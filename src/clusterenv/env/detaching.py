@@ -110,6 +110,8 @@ class Detaching:
         """Let the policy go. Its statistics go with it."""
         with self._turns:
             self._turns.begin(Pending.CALL, "detach")
+            if self._detached is not None:
+                self._detached.players.dismiss()
             self._let_go()
 
     def rollout(self, steps: int) -> Batch:

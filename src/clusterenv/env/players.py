@@ -170,6 +170,13 @@ class Players:
         if self._fragments is not None:
             self._fragments.stop[:] = 1
 
+    def dismiss(self) -> None:
+        """Take policy and memory from the workers again; a replacement that has neither is left alone."""
+        node = self._engine.node
+        having = [w for w, which in self._policies.items() if node.alive(w) and node.incarnation(w) == which]
+        node.post({worker: Message("detach", ()) for worker in having})
+        node.replies(having, self._timeouts.call_s)
+
     def close(self) -> None:
         """Let the memory go."""
         if self._fragments is not None:
