@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
-from torch.distributions import Categorical
 
 import clusterenv
 from benchmarks.runners.common import RealSteps, Spec, env_id_here, env_kwargs, env_wrappers, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+kinds: Any = torch.distributions  # its methods have no type hints
 
 FRAGMENT = 64
 
@@ -28,17 +29,17 @@ class Agent(nn.Module):
 
     def get_action_and_value(self, x: Any, action: Any = None) -> Any:
         """Sample, as the script does."""
-        chosen = Categorical(logits=self.actor(x))
+        chosen = kinds.Categorical(logits=self.actor(x))
         action = chosen.sample() if action is None else action
         return action, chosen.log_prob(action), chosen.entropy(), self.critic(x)
 
 
 def _mlp(inputs: int, outputs: int, last: float) -> nn.Sequential:
-    layers = nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
+    end = nn.Linear(64, outputs)
     # A last layer this small acts almost at random, so that the episodes are those of the other contenders.
-    nn.init.orthogonal_(layers[4].weight, last)
-    nn.init.zeros_(layers[4].bias)
-    return layers
+    nn.init.orthogonal_(end.weight, last)
+    nn.init.zeros_(end.bias)
+    return nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), end)
 
 
 @contextmanager
@@ -55,7 +56,8 @@ def build(spec: Spec) -> Iterator[Callable[[int], int]]:
     )
     try:
         observations, _ = envs.reset(seed=spec.seed)
-        agent = Agent(int(np.prod(envs.single_observation_space.shape)), int(envs.single_action_space.n))
+        actions: Any = envs.single_action_space
+        agent = Agent(math.prod(envs.single_observation_space.shape or ()), int(actions.n))
         if spec.settings["where"] == "head":
             yield _on_the_head(envs, agent, observations)
             return
