@@ -117,3 +117,13 @@ def test_a_run_that_measured_nothing(tmp_path: pathlib.Path) -> None:
     folder.write("ppo", {})
     with pytest.raises(ConfigError, match="has no values"):
         curves.load(folder.path, "charts/SPS")
+
+
+def test_the_interval_is_one_of_95_per_cent() -> None:
+    levels = np.random.default_rng(1).normal(size=60)
+    band = curves.band([curve([0, 1], [level, level]) for level in levels])
+    assert band.low is not None
+    assert band.high is not None
+    error = levels.std(ddof=1) / np.sqrt(len(levels))
+    assert band.mean[0] - band.low[0] == pytest.approx(1.96 * error, rel=0.1)
+    assert band.high[0] - band.mean[0] == pytest.approx(1.96 * error, rel=0.1)
