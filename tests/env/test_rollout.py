@@ -103,6 +103,7 @@ def test_log_probabilities_are_those_of_the_decoded_weights(make: Make) -> None:
             output = runtime([batch.obs[:-1][rows]], ())
             logp = made.distribution.log_prob(output.params, batch.action[rows])
             np.testing.assert_allclose(logp, batch.logp[rows], atol=1e-5)
+            assert output.value is not None
             np.testing.assert_allclose(output.value, batch.value[rows], atol=1e-5)
         policy.nudge()
         envs.publish(policy)
@@ -141,7 +142,7 @@ def test_views_are_overwritten_and_copies_are_not(make: Make) -> None:
 
 
 def test_the_number_of_workers_changes_nothing() -> None:
-    batches = []
+    batches: list[list[Batch]] = []
     for cluster in ("inproc:1", "inproc:2", "local:1", "local:2", "local:3"):
         with clusterenv.make_vec("CartPole-v1", num_envs=6, cluster=cluster) as envs:
             envs.reset(seed=3)
@@ -469,4 +470,4 @@ def test_vectorised_blocks_cannot_take_a_policy() -> None:
 
 
 def test_wide_env_is_what_it_says() -> None:
-    assert WideEnv().action_space.n == CHOICES
+    assert WideEnv().action_space == spaces.Discrete(CHOICES)

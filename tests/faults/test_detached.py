@@ -186,3 +186,29 @@ def test_closing_in_the_middle_of_a_stream_leaves_nothing() -> None:
     for process in processes:
         wait_until(lambda process=process: ended(process), LIMIT_S)  # type: ignore[misc]
     stream.close()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_worker_lost_before_the_policy_came_begins_afresh(mode: str) -> None:
+    with batch(each(4, CountingEnv, 10**6), autoreset_mode=mode) as envs:
+        envs.reset(seed=1)
+        envs.step([1] * 4)
+        kill(envs, 1)
+        envs.attach(Linear(2, 3), seed=5)
+        result = envs.rollout(3)
+        assert result.worker_lost.tolist() == [False, False, True, True]
+        assert result.obs[0, :, 1].tolist() == [1, 1, 0, 0]
+
+
+def test_after_a_reset_by_name_a_loss_is_over_and_the_seeds_hold() -> None:
+    with batch(each(4, CountingEnv, 10**6), on_loss="raise") as envs:
+        attached(envs)
+        envs.rollout(2)
+        kill(envs, 1)
+        with pytest.raises(WorkerLost):
+            envs.rollout(2)
+        envs.reset(seed=7)
+        result = envs.rollout(3)
+        assert not result.worker_lost.any()
+        assert result.first[0].all()
+        assert envs.get_attr("np_random_seed") == (7, 8, 9, 10)

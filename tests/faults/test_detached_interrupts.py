@@ -42,10 +42,8 @@ def attached(envs: ClusterEnv) -> ClusterEnv:
 
 
 def gated(gate: Gate) -> list[Callable[[], Any]]:
-    """Four slots; slot 1 waits at the gate in its second step."""
-    fns = [gate.env(slot, waits=-1, patient=False, length=ENDLESS) for slot in range(4)]
-    fns[1] = gate.env(1, waits=2, length=ENDLESS)
-    return list(fns)
+    """Four slots on two workers; one of each waits at the gate in its second step."""
+    return [gate.env(slot, waits=2 if slot % 2 else -1, length=ENDLESS) for slot in range(4)]
 
 
 def steps_of(result: Batch) -> Any:
@@ -73,6 +71,16 @@ def goes_on(envs: ClusterEnv) -> None:
 # Ctrl-C.
 
 
+def everybody_plays(envs: ClusterEnv) -> Callable[[], None]:
+    """The moment when every worker has taken a step of its fragment."""
+
+    def wait() -> None:
+        players = envs._detached.players  # type: ignore[union-attr]
+        wait_until(lambda: players._fragments is not None and bool(players.fragments.progress.all()), LIMIT_S)
+
+    return wait
+
+
 def busy(envs: ClusterEnv) -> None:
     """Wait until a call is under way."""
     wait_until(envs._turns._lock.locked, LIMIT_S)
@@ -92,7 +100,7 @@ def test_in_a_rollout(gate: Gate) -> None:
     with batch(gated(gate)) as envs:
         attached(envs)
         pids = envs.worker_pids()
-        with interrupted_when(gate.wait):
+        with interrupted_when(everybody_plays(envs)):
             envs.rollout(1000)
         for call in (lambda: envs.rollout(2), lambda: envs.step([1] * 4), envs.detach):
             with pytest.raises(AlreadyPendingCallError, match="under way: call `reset`"):

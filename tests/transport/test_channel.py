@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 import termios
 import threading
 from typing import TYPE_CHECKING, Any
@@ -253,3 +254,44 @@ def test_an_interrupted_read_does_not_shift_the_messages_that_follow(sent: int) 
         with contextlib.suppress(ChannelClosed):
             assert ours.receive(1.0) == "first" * 10
             assert ours.receive(1.0) == "second"
+
+
+@pytest.mark.parametrize("size", [0, 3, 200_000])
+def test_an_interrupt_between_any_two_steps_loses_no_byte(size: int) -> None:
+    # A debugger's view: the receiving side is stopped after every line, as Ctrl-C may do it, and begun again.
+    sent = [bytes([number]) * size for number in range(3)]
+    with pair() as (one, two):
+
+        def send() -> None:
+            for message in sent:
+                one.send_packed(message, LIMIT_S)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        for message in sent:
+            assert interrupted_everywhere(two) == message
+        thread.join()
+
+
+def interrupted_everywhere(channel: Channel) -> bytes:
+    """Receive one message; stop at the next line of the channel's code each time, and once let it come to its end."""
+    for line in range(1, 200):
+        left = line
+
+        def stop(frame: Any, event: str, arg: Any) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename.endswith("channel.py") and frame.f_code.co_name in ("_read", "_progress"):
+                left -= event == "line"
+                if left == 0:
+                    raise KeyboardInterrupt
+            return stop
+
+        before = sys.gettrace()
+        sys.settrace(stop)
+        try:
+            return channel.receive_packed(LIMIT_S)
+        except KeyboardInterrupt:
+            continue
+        finally:
+            sys.settrace(before)
+    raise AssertionError("it never came to an end")

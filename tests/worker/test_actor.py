@@ -277,6 +277,16 @@ def test_the_block_is_as_before_even_if_the_policy_raises(mode: AutoresetMode) -
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_after_an_error_at_the_end_of_an_episode_the_next_step_of_others_is_a_step(mode: AutoresetMode) -> None:
+    with stage(Broken(np.nan), ends_after(4), mode=mode) as playing:
+        with pytest.raises(PolicyError):
+            playing.play()
+        assert playing.bound.flags == [(False, False)] * 2
+        playing.steps()
+        assert playing.bound.observation == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_after_the_end_of_an_episode_the_next_step_of_others_is_a_step(mode: AutoresetMode) -> None:
     with stage(Echo(), ends_after(4), mode=mode) as playing:
         assert playing.play()[1].terminated[-1].all()

@@ -116,6 +116,10 @@ class Gather:
         late = np.flatnonzero(waiting & (self._sent_at < now - limit_s))
         return self._workers(late)
 
+    def any_broken_of(self, slots: range) -> bool:
+        """Whether the environment of one of these slots was lost, and nobody has been told yet."""
+        return self.any_broken and bool(self._broken[slots.start : slots.stop].any())
+
     def mend(self, slots: Sequence[int] | npt.NDArray[Any]) -> None:
         """These slots have been reset: nothing is broken or asked for."""
         self._broken[slots] = False

@@ -76,7 +76,6 @@ class Players:
         self._policies: dict[int, int] = {}  # the incarnation of each worker that has the policy
         self._memories: dict[int, tuple[int, SharedArrays]] = {}  # and the memory, with that incarnation
         self.everybody = list(range(len(engine.node.blocks)))
-        self.afresh: set[int] = set()  # replacements that have not played yet
         self.restarts = 0
         self._fragments: Fragments | None = None
 
@@ -106,15 +105,18 @@ class Players:
         engine, node = self._engine, self._engine.node
         equipped: set[int] = set()
         while True:
+            before = {worker: node.incarnation(worker) for worker in self.everybody}
             engine.recovery.finish()
             now = {worker: node.incarnation(worker) for worker in self.everybody}
+            for worker in self.everybody:
+                if now[worker] != before[worker]:  # lost and replaced while we waited for others
+                    engine.gather.lose(node.blocks[worker], reported=True)
             bare = [worker for worker in self.everybody if self._policies.get(worker) != now[worker]]
             memory = self.fragments.memory
             blind = [w for w in self.everybody if self._memories.get(w) != (now[w], memory)]
             if not bare and not blind:
                 return sorted(equipped)
             equipped |= set(bare)
-            self.afresh |= {worker for worker in bare if worker in self._policies}
             attach = Message("attach", (self._attachment,))
             for worker in self._ask(dict.fromkeys(bare, attach), self._weights):
                 self._policies[worker] = now[worker]
@@ -122,6 +124,10 @@ class Players:
             for worker in self._ask(dict.fromkeys(blind, share), memory):
                 self._memories[worker] = (now[worker], memory)
             self.replace_lost()
+
+    def begins_afresh(self, worker: int) -> bool:
+        """Whether a worker has taken the place of a lost one, and its slots were neither played nor reset since."""
+        return self._engine.gather.any_broken_of(self._engine.node.blocks[worker])
 
     def wait(self, workers: Sequence[int]) -> dict[int, Reply]:
         """The replies of these workers to `play`, from all that are not lost on the way."""
@@ -158,8 +164,7 @@ class Players:
         if fragment.failures:
             self._engine.recovery.check_failures(Report(failures=fragment.failures))
         slots = self._engine.node.blocks[worker]
-        afresh = worker in self.afresh
-        self.afresh.discard(worker)
+        afresh = self.begins_afresh(worker)
         # The break is shown by `worker_lost`; a later step must not show it again.
         self._engine.gather.mend(range(slots.start, slots.stop))
         columns = self.fragments.columns(fragment.buffer, slice(slots.start, slots.stop))

@@ -43,7 +43,7 @@ def _play(detached: Detached) -> list[Piece]:
     try:
         while todo:
             players.equip()
-            node.post({worker: Message("play", (_BUFFER, False, worker in players.afresh)) for worker in todo})
+            node.post({worker: Message("play", (_BUFFER, False, players.begins_afresh(worker))) for worker in todo})
             replies = players.wait(todo)
             for worker, reply in replies.items():
                 pieces[worker], fragment = players.piece(worker, reply)

@@ -147,7 +147,7 @@ class Stream:
 
     def _order(self, worker: int, buffer: int) -> None:
         self._detached.before_request()
-        afresh = worker in self._detached.players.afresh and not self._orders[worker]
+        afresh = not self._orders[worker] and self._detached.players.begins_afresh(worker)
         self._orders[worker].append(buffer)
         self._detached.engine.node.tell(worker, (buffer, True, afresh))
 

@@ -230,7 +230,7 @@ class LocalNode:
             handle.reply = message
         # Anything else answers a call that was given up.
 
-    def _loaded(self, handle: WorkerHandle, packed: bytearray) -> Report | Reply:
+    def _loaded(self, handle: WorkerHandle, packed: bytes) -> Report | Reply:
         """Unpickle a message. One that cannot be loaded here still counts as a report or as a reply."""
         try:
             message: Report | Reply = pickle.loads(packed)

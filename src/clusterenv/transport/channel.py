@@ -21,6 +21,8 @@ from clusterenv.errors import ResultError
 _HEADER = struct.Struct("<Q")
 # Infos of a block usually fit; a worker with more waits until the head reads.
 _BUFFER_BYTES = 4 * 2**20
+# A large message is received in parts of this size: each takes memory before it is known how much has arrived.
+_CHUNK_BYTES = 2**20
 
 
 class ChannelClosed(ConnectionError):
@@ -54,8 +56,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._expected: int | None = None  # the size of the message that is being received
-        self._begin()
+        self._parts: list[bytes] = []  # of the message that is being received, with its header
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
 
@@ -87,16 +88,16 @@ class Channel:
         """The next message; raise ChannelTimeout if it is not there in time."""
         return pickle.loads(self.receive_packed(limit_s))
 
-    def receive_packed(self, limit_s: float | None) -> bytearray:
+    def receive_packed(self, limit_s: float | None) -> bytes:
         """The next message, still pickled. If it is interrupted, the next call goes on where this one stopped."""
         end = None if limit_s is None else time.monotonic() + limit_s
-        if self._expected is None:
-            self._expected = _HEADER.unpack(self._read(_HEADER.size, end))[0]
-            self._begin()
-        message = self._read(self._expected, end)
-        self._expected = None
-        self._begin()
-        return message
+        while True:
+            got, size = self._progress()
+            if got == size:
+                break
+            self._read(min(size - got, _CHUNK_BYTES), end)
+        parts, self._parts = self._parts, []
+        return b"".join(parts)[_HEADER.size :]
 
     def send_fd(self, fd: int, limit_s: float | None) -> None:
         """Hand a descriptor to the other side."""
@@ -126,23 +127,26 @@ class Channel:
         """Close this end."""
         self._socket.close()
 
-    def _begin(self) -> None:
-        self._data, self._got = bytearray(), 0
+    def _progress(self) -> tuple[int, int]:
+        """How many bytes are there, and must be: of the header and, once that is whole, of the message."""
+        got = sum(map(len, self._parts))
+        if got < _HEADER.size:
+            return got, _HEADER.size
+        # The header was asked for by itself, so it is in the first few parts, and there is nothing else in those.
+        header = b"".join(part[: _HEADER.size] for part in self._parts[: _HEADER.size])
+        return got - _HEADER.size, int(_HEADER.unpack_from(header)[0])
 
-    def _read(self, size: int, end: float | None) -> bytearray:
-        if len(self._data) != size:
-            self._data = bytearray(size)
-        view = memoryview(self._data)
-        while self._got < size:
-            limit = None if end is None else max(end - time.monotonic(), 0.001)
-            try:
-                self._socket.settimeout(limit)
-                count = self._socket.recv_into(view[self._got :])
-            except TimeoutError:
-                raise ChannelTimeout(f"{self._got} of {size} bytes arrived in time") from None
-            except OSError as error:
-                raise ChannelClosed(str(error)) from error
-            if count == 0:
-                raise ChannelClosed("the other side is gone")
-            self._got += count
-        return self._data
+    def _read(self, size: int, end: float | None) -> None:
+        """Take at most `size` bytes."""
+        try:
+            self._socket.settimeout(None if end is None else max(end - time.monotonic(), 0.001))
+            # One call into C receives the bytes and keeps them. Between two calls Ctrl-C could come, and bytes that
+            # were received and not yet kept would be missing from everything that follows.
+            self._parts.extend(map(self._socket.recv, (size,)))
+        except TimeoutError:
+            got, whole = self._progress()
+            raise ChannelTimeout(f"{got} of {whole} bytes arrived in time") from None
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+        if not self._parts[-1]:
+            raise ChannelClosed("the other side is gone")

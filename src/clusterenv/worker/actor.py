@@ -143,9 +143,9 @@ class Actor:
             self._play(columns, result, switch=switch)
         finally:
             block.autoreset_mode, block.keep_final = mode, None
+            # Every slot is in the middle of an episode now; in no autoreset mode does the next step owe a reset.
+            self._terminated[:] = self._truncated[:] = False
         self._refuse_nan(columns, result.steps)
-        # Every slot is in the middle of an episode now; in no autoreset mode does the next step owe a reset.
-        self._terminated[:] = self._truncated[:] = False
         return result
 
     def _begin(self, columns: Columns, result: Fragment, mode: AutoresetMode, *, afresh: bool) -> None:
