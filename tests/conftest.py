@@ -39,7 +39,8 @@ def _belongings() -> dict[str, set[str]]:
         "children": {f"{child.pid}" for child in me.children(recursive=True) if child.status() != "zombie"},
         "descriptors": {f"{fd}: {_target(fd)}" for fd in os.listdir("/proc/self/fd") if _target(fd)},
         "threads": {thread.name for thread in threading.enumerate()},
-        "shared memory": set(os.listdir("/dev/shm")),
+        # Without the semaphores of other programs on this machine: ours has no names at all.
+        "shared memory": {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")},
     }
 
 

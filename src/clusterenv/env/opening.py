@@ -124,7 +124,7 @@ def check_dialect(infos: object, mode: AutoresetMode | None) -> str:
         raise ConfigError(unknown("infos dialect", str(infos), DIALECTS))
     if infos == OLD_DIALECT and mode not in (AutoresetMode.SAME_STEP, None):
         raise ConfigError(
-            f"infos={infos!r} needs autoreset_mode='SameStep', got {mode.value!r}: without it there is no 'final_info', "
+            f"infos={infos!r} needs autoreset_mode='SameStep', got {mode.value!r}: otherwise there is no 'final_info' "
             "and a script for Gymnasium 0.29 would see no episode end."
         )
     return str(infos)

@@ -82,7 +82,7 @@ class Estimator:
         workers: int,
         distribution: Distribution,
         per_worker: int = 64,
-        budget: int = 4096,
+        budget: int = 2048,
         divergence: str = "auto",
     ) -> None:
         for name, value in (("workers", workers), ("per_worker", per_worker), ("budget", budget)):
