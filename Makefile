@@ -18,7 +18,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 train: setup
-	$(BIN)/python examples/ppo_cartpole.py
+	$(BIN)/clusterenv train ppo --env-id LunarLander-v3 --cluster local:2
+	$(BIN)/clusterenv plot runs/latest --out runs/latest.png
 
 lint: setup
 	$(BIN)/ruff check .

@@ -8,15 +8,16 @@ from clusterenv.learners.ppo.config import PPOConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
+    # Long fragments and many small gradient steps: two seeds of two reached 225 within 800,000 steps.
     "LunarLander-v3": {
-        "num_envs": 64,
-        "rollout_steps": 128,
-        "total_steps": 1_500_000,
-        "learning_rate": 1e-3,
+        "num_envs": 16,
+        "rollout_steps": 1024,
+        "total_steps": 1_000_000,
+        "learning_rate": 3e-4,
         "gamma": 0.999,
         "gae_lambda": 0.98,
         "epochs": 4,
-        "minibatches": 16,
+        "minibatches": 256,
         "entropy_coef": 0.01,
     },
 }
