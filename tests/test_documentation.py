@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -59,3 +60,16 @@ def test_links_of_the_documentation_lead_somewhere() -> None:
         folder = (ROOT / page).parent
         for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
             assert (folder / target).exists(), f"{page} links to {target}"
+
+
+@pytest.mark.parametrize(
+    "line", re.findall(r"^clusterenv train ppo (.*)$", "\n".join(blocks("docs/guide.md", "sh")), re.M)
+)
+def test_the_options_of_a_training_command_exist(line: str) -> None:
+    from clusterenv.cli.options import parse_ppo
+
+    arguments = shlex.split(line)
+    if "--resume" in arguments:  # which needs a run
+        at = arguments.index("--resume")
+        del arguments[at : at + 2]
+    assert parse_ppo(arguments).settings
