@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,11 @@ hypothesis.settings.register_profile(
     "ci", derandomize=True, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
 )
 hypothesis.settings.load_profile("ci")
+
+
+# A suite that is started in the background of a script finds Ctrl-C ignored, and so would every process that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
