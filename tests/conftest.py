@@ -25,8 +25,9 @@ hypothesis.settings.load_profile("ci")
 
 
 # A suite that is started in the background of a script finds Ctrl-C ignored, and so would every process that it starts.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _usual)
 
 
 @pytest.fixture(autouse=True)

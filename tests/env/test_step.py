@@ -378,7 +378,7 @@ def test_a_batch_cannot_be_pickled_or_copied(calm: ClusterEnv) -> None:
             act(calm)
 
 
-# Actions that are not used, and actions that are one number.
+# Actions that are not used, and one in place of many.
 
 
 def test_the_action_of_a_slot_that_is_about_to_be_reset_is_not_looked_at(make: Make) -> None:
@@ -390,24 +390,6 @@ def test_the_action_of_a_slot_that_is_about_to_be_reset_is_not_looked_at(make: M
     np.testing.assert_array_equal(rewards, [0.0, 0.0])
     with pytest.raises(ActionError, match="out of range"):
         envs.step([99, 1])
-
-
-class _Real(gymnasium.Env[Any, Any]):
-    observation_space = spaces.Box(-1.0, 1.0, (), np.float64)
-    action_space = spaces.Box(0.0, 1.0, (), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return 0.0, {}
-
-    def step(self, action: Any) -> Any:
-        assert isinstance(action, float)
-        return action, action, False, False, {}
-
-
-def test_an_action_that_is_one_real_number_is_not_rounded(make: Make) -> None:
-    envs = make([_Real] * 2)
-    envs.reset()
-    assert envs.step(np.array([0.1, 0.3]))[1].tolist() == [0.1, 0.3]
 
 
 def test_one_action_is_no_batch(make_here: Make) -> None:

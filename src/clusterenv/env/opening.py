@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.cluster.slots import split
@@ -16,7 +15,7 @@ from clusterenv.env.infos import DIALECTS, OLD_DIALECT
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 from clusterenv.node.inproc import InprocNode
 from clusterenv.node.starting import build_error
-from clusterenv.spaces import Leaf, leaves_of
+from clusterenv.spaces import leaves_of
 from clusterenv.transport.arena import Arena, ArenaSpec, check_size
 from clusterenv.worker.report import BuildError
 
@@ -132,16 +131,7 @@ def check_dialect(infos: object, mode: AutoresetMode | None) -> str:
 
 def _arena_spec(plan: Plan, observation_space: Space[Any], action_space: Space[Any]) -> ArenaSpec:
     observation, action = leaves_of(observation_space) or (), leaves_of(action_space) or ()
-    action_leaves = tuple(_exact_scalar(leaf) for leaf in action)
-    return ArenaSpec(plan.blocks[-1].stop, len(plan.blocks), tuple(observation), action_leaves)
-
-
-def _exact_scalar(leaf: Leaf) -> Leaf:
-    """Actions that are one real number are kept in float64: a user's Python numbers reach the environment unrounded.
-
-    A float64 is also a Python float, which environments with such actions tend to expect; a float32 is none.
-    """
-    return Leaf((), np.dtype(np.float64)) if leaf.shape == () and leaf.dtype.kind == "f" else leaf
+    return ArenaSpec(plan.blocks[-1].stop, len(plan.blocks), tuple(observation), tuple(action))
 
 
 def _node(plan: Plan) -> Node:
