@@ -124,8 +124,13 @@ def _say_end(summary: Summary, folder: RunFolder, run: RunOptions) -> None:
     )
     say(
         f"Weights: {summary.syncs:,} syncs of {summary.publishes:,} versions, {size(summary.bytes)} "
-        f"({summary.saved:.0%} less than all weights at every version). Run: {_short(folder)}"
+        f"({_saving(summary.saved)} than all weights at every version). Run: {_short(folder)}"
     )
+
+
+def _saving(share: float) -> str:
+    """In a short run the first sync, which is whole, may cost more than was saved."""
+    return f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
 
 
 def _say_stopped(summary: Summary, folder: RunFolder, run: RunOptions) -> None:

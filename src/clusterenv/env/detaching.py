@@ -64,24 +64,6 @@ class Detaching:
 
         Raises:
             ConfigError: the policy does not fit the spaces, cannot travel, or an argument is wrong.
-
-        Example:
-            >>> import clusterenv, numpy as np
-            >>> from clusterenv.policy.distributions import Categorical
-            >>> class Linear:
-            ...     distribution = Categorical(2)
-            ...     matrix = np.zeros((4, 2), np.float32)
-            ...     def weights(self):
-            ...         return {"matrix": self.matrix}
-            ...     def forward(self, weights, obs, state):
-            ...         return obs @ weights["matrix"], None, state
-            >>> envs = clusterenv.make_vec("CartPole-v1", num_envs=3, cluster="inproc")
-            >>> _ = envs.reset(seed=0)
-            >>> envs.attach(Linear(), sync=clusterenv.APS(threshold=0.05))
-            >>> batch = envs.rollout(8)
-            >>> batch.obs.shape, batch.reward.shape
-            ((9, 3, 4), (8, 3))
-            >>> envs.close()
         """
         with self._turns:
             self._turns.begin(Pending.CALL, "attach")
@@ -123,6 +105,24 @@ class Detaching:
             PolicyError: the policy could not be set up on a worker, raised there, or gave NaN.
             EnvError: an environment raised, if `on_loss="raise"` or again and again.
             WorkerLost: a worker was lost, if `on_loss="raise"` or again and again.
+
+        Example:
+            >>> import clusterenv, numpy as np
+            >>> from clusterenv.policy.distributions import Categorical
+            >>> class Linear:
+            ...     distribution = Categorical(2)
+            ...     matrix = np.zeros((4, 2), np.float32)
+            ...     def weights(self):
+            ...         return {"matrix": self.matrix}
+            ...     def forward(self, weights, obs, state):
+            ...         return obs @ weights["matrix"], None, state
+            >>> envs = clusterenv.make_vec("CartPole-v1", num_envs=3, cluster="inproc")
+            >>> _ = envs.reset(seed=0)
+            >>> envs.attach(Linear(), sync=clusterenv.APS(threshold=0.05))
+            >>> batch = envs.rollout(8)
+            >>> batch.obs.shape, batch.reward.shape
+            ((9, 3, 4), (8, 3))
+            >>> envs.close()
         """
         with self._turns:
             detached = self._attached("rollout")

@@ -96,8 +96,7 @@ def make_vec(
         LaunchError: a worker could not be started.
 
     Example:
-        >>> import clusterenv
-        >>> envs = clusterenv.make_vec("CartPole-v1", num_envs=4, cluster="inproc")
+        >>> envs = make_vec("CartPole-v1", num_envs=4, cluster="inproc")
         >>> envs
         ClusterEnv(CartPole-v1, num_envs=4)
         >>> envs.close()
@@ -109,8 +108,7 @@ def make_vec(
     vector_kwargs = dict(merged.pop("vector_kwargs", vector_kwargs) or {})
     wrappers = tuple(merged.pop("wrappers", wrappers) or ())
     mode = _vectorization_mode(vectorization_mode)
-    base = copying.deepcopy(spec)
-    base.kwargs = {}
+    base = _without_kwargs(spec)
     shared: dict[str, Any] = {"cluster": cluster, "on_loss": on_loss, "timeouts": timeouts, "infos": infos}
     if mode == "vector_entry_point":
         _refuse_for_vector(base, vector_kwargs, wrappers, slot_kwargs)
@@ -120,6 +118,12 @@ def make_vec(
         envs = ClusterEnv(factories, **{**shared, **vector_kwargs})
     envs.spec = _spec_of(base, merged, num_envs, mode, vector_kwargs, wrappers)
     return envs
+
+
+def _without_kwargs(spec: EnvSpec) -> EnvSpec:
+    base = copying.deepcopy(spec)
+    base.kwargs = {}
+    return base
 
 
 def make_remote(num_envs: int, env_id: str, **kwargs: Any) -> ClusterEnv:

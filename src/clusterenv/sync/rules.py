@@ -14,6 +14,7 @@ While weights are under way, the version under way counts as held, so that nothi
 
 from __future__ import annotations
 
+import abc
 import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -90,7 +91,7 @@ class Rule(Protocol):
         """The decider for one node with this many workers, none of which holds weights."""
 
 
-class Decider:
+class Decider(abc.ABC):
     """Decides for one node. Subclasses say what happens after the first sync.
 
     A node that holds nothing gets weights, whatever the rule: first, or again after it came back. So does a node whose
@@ -117,9 +118,9 @@ class Decider:
         self._forced = self._forced and situation.newer
         return Reason.FORCED if self._forced else self.decide(situation)
 
+    @abc.abstractmethod
     def decide(self, situation: Situation) -> Reason | None:
         """What the rule says for a node that holds a version of this epoch."""
-        raise NotImplementedError
 
     def force(self) -> None:
         """Ask for the newest weights at the next chance, whatever the rule says."""

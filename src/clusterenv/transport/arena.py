@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterenv.errors import ConfigError
+from clusterenv.transport.shared import anonymous_memory, host_memory, padded
 from clusterenv.transport.wake import Signal
 
 if TYPE_CHECKING:
@@ -103,14 +104,7 @@ class Arena:
     @classmethod
     def create(cls, spec: ArenaSpec) -> Arena:
         """Make the memory. Every byte starts as zero."""
-        size = check_size(spec)
-        fd = os.memfd_create("clusterenv", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(fd, size)
-            return cls(spec, mmap.mmap(fd, size), fd)
-        except BaseException:
-            os.close(fd)
-            raise
+        return cls(spec, *anonymous_memory(check_size(spec)))
 
     @classmethod
     def attach(cls, spec: ArenaSpec, fd: int) -> Arena:
@@ -146,14 +140,14 @@ class Arena:
         kind = np.dtype(np.dtype(dtype).str)
         count = int(np.prod(shape, dtype=np.int64))
         array = np.frombuffer(self._memory, dtype=kind, count=count, offset=self._offset).reshape(shape)
-        self._offset += _padded(array.nbytes)
+        self._offset += padded(array.nbytes)
         return array
 
 
 def check_size(spec: ArenaSpec) -> int:
     """The bytes that an arena of this spec takes; ConfigError if this host does not have them."""
     size = layout_size(spec)
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = host_memory()
     if size > limit:
         raise ConfigError(
             f"{spec.num_envs} slots need {size / 2**30:.1f} GiB for observations and actions, but this host has "
@@ -171,15 +165,11 @@ def layout_size(spec: ArenaSpec) -> int:
     """The bytes that an arena of this spec takes."""
     n = spec.num_envs
     size = spec.num_workers * _LINES * _LINE + 2 * _LINE
-    size += 2 * _padded(4 * n) + _padded(8 * n) + 2 * _padded(n)
+    size += 2 * padded(4 * n) + padded(8 * n) + 2 * padded(n)
     for leaf in (*spec.observation, *spec.action):
         # Python integers, so that a space of 10**10 elements gives a large number and not a negative one.
         row = leaf.dtype.itemsize
         for length in leaf.shape:
             row *= int(length)
-        size += _padded(n * row)
+        size += padded(n * row)
     return size
-
-
-def _padded(size: int) -> int:
-    return -(-size // _LINE) * _LINE

@@ -55,19 +55,12 @@ class SharedArrays:
             count = field.nbytes // kind.itemsize
             array = np.frombuffer(memory, dtype=kind, count=count, offset=offset).reshape(field.shape)
             self._arrays[field.name] = array
-            offset += _padded(field.nbytes)
+            offset += padded(field.nbytes)
 
     @classmethod
     def create(cls, layout: Sequence[Field]) -> SharedArrays:
         """Make the memory. Every byte starts as zero."""
-        size = _checked_size(layout)
-        fd = os.memfd_create("clusterenv", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(fd, size)
-            return cls(layout, mmap.mmap(fd, size), fd)
-        except BaseException:
-            os.close(fd)
-            raise
+        return cls(layout, *anonymous_memory(_checked_size(layout)))
 
     @classmethod
     def attach(cls, layout: Sequence[Field], fd: int) -> SharedArrays:
@@ -87,13 +80,33 @@ class SharedArrays:
             self.fd = -1
 
 
+def anonymous_memory(size: int) -> tuple[mmap.mmap, int]:
+    """Memory without a name, all zero, and its descriptor, by which another process can map it."""
+    fd = os.memfd_create("clusterenv", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, size)
+        return mmap.mmap(fd, size), fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def host_memory() -> int:
+    """The bytes of memory that this host has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def padded(size: int) -> int:
+    """The size up to the end of its last cache line."""
+    return -(-size // _LINE) * _LINE
+
+
 def _size(layout: Sequence[Field]) -> int:
-    return max(_LINE, sum(_padded(field.nbytes) for field in layout))
+    return max(_LINE, sum(padded(field.nbytes) for field in layout))
 
 
 def _checked_size(layout: Sequence[Field]) -> int:
-    size = _size(layout)
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size, limit = _size(layout), host_memory()
     if size > limit:
         largest = max(layout, key=lambda field: field.nbytes)
         raise ConfigError(
@@ -101,7 +114,3 @@ def _checked_size(layout: Sequence[Field]) -> int:
             f"{largest.shape}), but this host has {limit / 2**30:.1f} GiB. Use fewer steps or fewer environments."
         )
     return size
-
-
-def _padded(size: int) -> int:
-    return -(-size // _LINE) * _LINE

@@ -8,7 +8,7 @@ from clusterenv.learners.ppo.config import PPOConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
-    # Long fragments and many small gradient steps: two seeds of two reached 225 within 800,000 steps.
+    # Long fragments and many small gradient steps: seeds 1 and 2 ended at 235 and 217. No other seed was tried.
     "LunarLander-v3": {
         "num_envs": 16,
         "rollout_steps": 1024,
