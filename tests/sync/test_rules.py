@@ -109,7 +109,7 @@ def test_what_rules_do_not_look_at_has_no_threshold() -> None:
 
 
 def test_a_decider_must_decide() -> None:
-    with pytest.raises(TypeError, match="abstract method '?decide"):
+    with pytest.raises(TypeError, match=r"abstract method '?decide"):
         Decider()  # type: ignore[abstract]
 
 
