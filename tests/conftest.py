@@ -24,8 +24,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ci")
 
 
-# A suite that is started in the background of a script finds Ctrl-C ignored, and so would every process that it starts.
-for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+# A suite that is started in the background of a script, or by nohup, finds some signals ignored, and so would every
+# process that it starts.
+_USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+for _signal, _usual in _USUAL.items():
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _usual)
 
