@@ -39,9 +39,11 @@ class Args:
     regime: Regime = "async"
     """lockstep: one version per iteration, workers wait; async: one version per gradient step, nobody waits"""
     env_id: str = "CartPole-v1"
-    """the environment; its preset is used"""
+    """the environment; its preset for the regime is used, the same for all rules"""
     seeds: int = 5
-    """how many seeds, from 1 on"""
+    """how many seeds"""
+    first_seed: int = 1
+    """the first of them; the others follow it"""
     rules: list[str] = field(default_factory=lambda: list(RULES))
     """which rules"""
     total_steps: int | None = None
@@ -80,18 +82,19 @@ def play(run: Run) -> tuple[dict[str, Any], list[tuple[int, float]]]:
 
     name, _, number = run.rule.partition(":")
     options: dict[str, Any] = {"aps": "threshold", "every": "every"}
-    settings = {options[name]: int(number) if name == "every" else float(number)} if number else {}
+    numbers = {options[name]: int(number) if name == "every" else float(number)} if number else {}
     changes: dict[str, Any] = {
         "seed": run.seed,
         "cluster": run.cluster,
-        "sync": SyncConfig(rule=name, **settings),  # type: ignore[arg-type]
+        "sync": SyncConfig(rule=name, **numbers),  # type: ignore[arg-type]
         "measure_drift": True,
     }
     if run.total_steps is not None:
         changes["total_steps"] = run.total_steps
     if run.regime == "async":
-        changes |= {"mode": "stream", "publish_every": "gradient step"}
-    learner = PPO(dataclasses.replace(preset(run.env_id), **changes))
+        changes["publish_every"] = "gradient step"
+    settings = preset(run.env_id, "stream" if run.regime == "async" else "lock step")
+    learner = PPO(dataclasses.replace(settings, **changes))
     curve = []
     for update in learner.updates():
         value = update.metrics.get(keys.EPISODIC_RETURN.name)
@@ -155,7 +158,7 @@ def main(args: Args) -> None:
     there = {(line["regime"], line["env_id"], line["rule"], line["seed"]) for line in read(args.out / "runs.csv")}
     todo = [
         Run(args.regime, args.env_id, rule, seed, args.total_steps, args.cluster)
-        for seed in range(1, args.seeds + 1)
+        for seed in range(args.first_seed, args.first_seed + args.seeds)
         for rule in args.rules
         if (args.regime, args.env_id, rule, str(seed)) not in there
     ]

@@ -1,0 +1,1 @@
+"""Ways to get hosts: each launcher starts nodes somewhere and ends them again."""
