@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COLOURS: dict[Mode, str] = {
     "lock step": "#4c78a8",
     "first ready": "#72b7b2",
-    "policy": "#f2a19f",  # all of these are ours, two of them beside the one in red
+    "policy": "#f2a19f",  # ours too: `stream` and the policy on the head, beside `rollout` in red
     "limit": "#9d9d9d",
 }
 OURS_COLOUR = "#e45756"
@@ -92,7 +92,7 @@ def _caption(document: dict[str, Any]) -> str:
     machine, plan = document["machine"], document["plan"]
     return (
         f"{machine['cpu']}, {machine['usable_cpus']} cores, {plan['workers']} workers; median and range of "
-        f"{plan['rounds']} rounds\nred: ClusterEnv, light: send/recv, pink: policy elsewhere, dashed: bare loop limit"
+        f"{plan['rounds']} rounds\nred and pink: ClusterEnv, light: send/recv, dashed: bare loop limit"
     )
 
 

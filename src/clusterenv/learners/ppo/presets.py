@@ -8,7 +8,8 @@ from clusterenv.learners.ppo.config import PPOConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
-    # Long fragments and many small gradient steps: seeds 1 and 2 ended at 235 and 217. No other seed was tried.
+    # Long fragments and many small gradient steps: seeds 1 and 2 ended at 235 and 217 on one machine, at 241 and 124 on
+    # another: some runs stay near 125 for long. No other seed was tried.
     "LunarLander-v3": {
         "num_envs": 16,
         "rollout_steps": 1024,
@@ -23,10 +24,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 # What is different when workers stream. The learner is slower than they are, so each batch waits until those before it
-# have been learned from, and is as old as the queue is long: workers x stream_buffers fragments. Short fragments, a queue
-# of one per worker and fewer gradient steps per batch keep the learner near the policy that acted. Minibatches have 64
-# transitions as in lock step. With 1,024 steps and two buffers, three seeds ended between 119 and 224 after 1,000,000
-# steps.
+# have been learned from, and is as old as the queue is long: workers x stream_buffers fragments. Short fragments, one
+# buffer per worker and fewer gradient steps per batch keep the learner near the policy that acted. Minibatches have 64
+# transitions as in lock step. Three seeds ended at 249, 252 and 250 with APS, at 231, 128 and 266 with every version
+# fetched; with 1,024 steps and two buffers, between 119 and 224 after 1,000,000 steps (docs/results/aps.md).
 STREAM_PRESETS: dict[str, dict[str, Any]] = {
     "LunarLander-v3": {
         "rollout_steps": 256,
