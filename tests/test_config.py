@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterenv.clusters import Remote, Slurm, Tcp
 from clusterenv.config import (
     MAX_ENVS,
     MAX_WORKERS,
+    Cluster,
     Inproc,
     Local,
     OnLoss,
@@ -39,8 +41,10 @@ def test_the_text_of_a_cluster_means_the_cluster(workers: int) -> None:
         assert parse_cluster(cluster.text) == cluster
 
 
-@pytest.mark.parametrize("cluster", [Inproc(), Inproc(3), Local(2), Local(2, affinity="off", threads=None)])
-def test_typed_clusters_are_taken_as_they_are(cluster: Inproc | Local) -> None:
+@pytest.mark.parametrize(
+    "cluster", [Inproc(), Inproc(3), Local(2), Local(2, affinity="off", threads=None), Tcp(), Slurm(nodes=3)]
+)
+def test_typed_clusters_are_taken_as_they_are(cluster: Cluster) -> None:
     assert parse_cluster(cluster) is cluster
 
 
@@ -50,11 +54,11 @@ def test_without_a_number_there_is_a_worker_per_usable_core() -> None:
 
 
 BAD_TEXTS = {
-    "56-empty": ("", "unknown cluster ''"),
-    "56-unknown scheme": ("slrum:4", "unknown cluster 'slrum:4'"),
-    "56-ssh without a host": ("ssh://", "unknown cluster 'ssh://'"),
-    "56-ssh with an empty host": ("ssh://a,,b", "unknown cluster"),
-    "56-slurm without nodes": ("slurm:nodes=0", "unknown cluster"),
+    "56-empty": ("", "cluster='': unknown kind ''"),
+    "56-unknown scheme": ("slrum:4", "cluster='slrum:4': unknown kind 'slrum'. Did you mean 'slurm'?"),
+    "56-ssh without a host": ("ssh://", "ssh: no host is named"),
+    "56-ssh with an empty host": ("ssh://a,,b", "ssh: host '' must be"),
+    "56-slurm without nodes": ("slurm:nodes=0", "slurm: nodes=0 must be between 1 and"),
     "56-no workers": ("local:0", "local:0 must have between 1 and 1024"),
     "56-no blocks": ("inproc:0", "inproc:0 must have between 1 and 1024"),
     "56-too many workers": ("local:99999", "local:99999 must have between 1 and 1024"),
@@ -69,12 +73,12 @@ BAD_TEXTS = {
     "56-two numbers": ("local:1:2", "'local:1:2'"),
     "56-newline": ("local:4\n", "'local:4\\n'"),
     "57-space": ("local: 4", "'local: 4'"),
-    "57-leading space": (" local:4", "unknown cluster ' local:4'"),
+    "57-leading space": (" local:4", "cluster=' local:4': unknown kind ' local'"),
     "57-semicolon": ("local:4;rm", "'local:4;rm'"),
     "57-other digits": ("local:\u0664", "'local:\u0664'"),
-    "57-upper case": ("LOCAL:4", "unknown cluster 'LOCAL:4'"),
-    "57-unicode": ("lo\u0441al:4", "unknown cluster"),
-    "57-300 characters": ("x" * 300, "unknown cluster 'xxx"),
+    "57-upper case": ("LOCAL:4", "cluster='LOCAL:4': unknown kind 'LOCAL'"),
+    "57-unicode": ("lo\u0441al:4", "unknown kind"),
+    "57-300 characters": ("x" * 300, "unknown kind 'xxx"),
 }
 
 
@@ -86,9 +90,14 @@ def test_a_bad_cluster_text_is_refused_by_name(text: str, says: str) -> None:
     assert len(str(caught.value)) < 300, "the message quotes a long text in part only"
 
 
-def test_a_misspelt_cluster_gets_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'local'"):
-        parse_cluster("locl")
+@pytest.mark.parametrize(("text", "meant"), [("locl", "local"), ("slrum:nodes=4", "slurm"), ("shs://a,b", "ssh")])
+def test_a_misspelt_cluster_gets_a_suggestion(text: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"Did you mean '{meant}'"):
+        parse_cluster(text)
+
+
+def test_texts_of_clusters_on_other_hosts_are_understood_too() -> None:
+    assert parse_cluster("tcp:nodes=3") == Tcp(nodes=3)
 
 
 @pytest.mark.parametrize("value", [None, 4, 4.0, ["local"], b"local", object()])
@@ -100,7 +109,7 @@ def test_a_cluster_of_another_type_is_refused(value: Any) -> None:
 @given(st.text(max_size=30))
 def test_any_text_is_a_cluster_or_a_config_error(text: str) -> None:
     with contextlib.suppress(ConfigError):
-        assert isinstance(parse_cluster(text), (Inproc, Local))
+        assert isinstance(parse_cluster(text), (Inproc, Local, Remote))
 
 
 @pytest.mark.parametrize("kind", [Inproc, Local])

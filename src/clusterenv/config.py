@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from clusterenv.clusters import KINDS, Remote, parse_remote
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 
 # A worker is a process with its own interpreter, about 40 MB. More than this on one host is a slip of the pen.
@@ -19,7 +20,7 @@ MAX_WORKERS = 1024
 # A batch of a million environments would need minutes to build; a larger number is a slip of the pen too.
 MAX_ENVS = 1_000_000
 
-CLUSTERS = ("inproc", "local")
+CLUSTERS = ("inproc", "local", *KINDS)
 
 
 class OnLoss(enum.Enum):
@@ -127,7 +128,7 @@ class Local:
         return cores[worker % len(cores)] if pin else None
 
 
-Cluster = Inproc | Local
+Cluster = Inproc | Local | Remote
 
 
 def usable_cores() -> int:
@@ -142,18 +143,20 @@ def parse_cluster(cluster: str | Cluster) -> Cluster:
         >>> parse_cluster("local:4").workers
         4
     """
-    if isinstance(cluster, (Inproc, Local)):
+    if isinstance(cluster, (Inproc, Local, Remote)):
         return cluster
     if not isinstance(cluster, str):
         raise ConfigTypeError(
-            f"cluster={cluster!r} must be a text such as 'local:4', or clusterenv.Inproc(...) or clusterenv.Local(...)."
+            f"cluster={cluster!r} must be a text such as 'local:4', or an object such as clusterenv.Local(4)."
         )
-    kind, _, count = cluster.partition(":")
+    kind, colon, count = cluster.partition(":")
+    if kind in KINDS:
+        return parse_remote(cluster)
     if kind not in CLUSTERS:
-        raise ConfigError(unknown("cluster", cluster, CLUSTERS) + " For example cluster='local:4'.")
-    if ":" in cluster and not re.fullmatch(r"[0-9]{1,9}", count):
+        raise ConfigError(f"cluster={cluster[:80]!r}: {unknown('kind', kind, CLUSTERS)} For example 'local:4'.")
+    if colon and not re.fullmatch(r"[0-9]{1,9}", count):
         raise ConfigError(f"cluster={cluster[:80]!r}: the number of workers must be a whole number, as in '{kind}:4'.")
-    if ":" in cluster:
+    if colon:
         _check_workers(kind, int(count))
     if kind == "inproc":
         return Inproc(int(count)) if count else Inproc()

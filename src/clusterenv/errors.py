@@ -16,6 +16,7 @@ Each says what was wrong, with the value, what was expected, and what to do.
       ResultError          a result could not travel back to the head
       PolicyError          a policy failed on a worker                                   (also a RuntimeError)
       WeightsCorrupt       weights arrived that cannot be used                           (also a RuntimeError)
+      ProtocolError        a peer sent what the protocol does not allow                  (also a RuntimeError)
 
 Calls in the wrong order raise Gymnasium's own errors: `ClosedEnvironmentError`, `AlreadyPendingCallError`,
 `NoAsyncCallError` and `ResetNeeded`.
@@ -75,8 +76,8 @@ class WorkersMissing(LaunchError):
         waited_s: for how long we waited.
     """
 
-    def __init__(self, arrived: int, expected: int, waited_s: float, hint: str) -> None:
-        super().__init__(f"{arrived} of {expected} workers were ready within {waited_s:.0f} s. {hint}")
+    def __init__(self, arrived: int, expected: int, waited_s: float, hint: str, *, what: str = "workers") -> None:
+        super().__init__(f"{arrived} of {expected} {what} were ready within {waited_s:.0f} s. {hint}")
         self.arrived, self.expected, self.waited_s = arrived, expected, waited_s
 
 
@@ -161,6 +162,10 @@ class EnvError(ClusterEnvError):
 
 class ResultError(ClusterEnvError, TypeError):
     """A result, or an argument, cannot travel between the head and a worker."""
+
+
+class ProtocolError(ClusterEnvError, RuntimeError):
+    """A peer sent what the protocol does not allow."""
 
 
 class PolicyError(ClusterEnvError, RuntimeError):

@@ -69,7 +69,7 @@ class Stage:
     def play(self, buffer: int = 0, *, switch: bool = False, afresh: bool = False) -> tuple[Fragment, Columns]:
         """Play one fragment; views of what it left in memory."""
         fragment = self.station.play(buffer, switch, afresh)
-        return fragment, self.fragments.columns(buffer, slice(None))
+        return fragment, self.fragments.columns(buffer, range(self.fragments.spec.num_envs))
 
     def steps(self) -> None:
         """Somebody else steps every environment once."""

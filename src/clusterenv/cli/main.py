@@ -20,6 +20,8 @@ usage: clusterenv COMMAND ...
 
   clusterenv train ppo --env-id CartPole-v1 --cluster local:2   train an agent
   clusterenv plot RUN...                                        draw learning curves
+  clusterenv join cluster://HOST:PORT                           let this machine take part in a run
+  clusterenv node --head ADDRESS --key-file FILE                the same, as launchers start it
   clusterenv --version
 
 clusterenv train ppo --help, clusterenv plot --help: all that can be set.
@@ -58,7 +60,19 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _commands() -> dict[str, Callable[[list[str]], int]]:
-    return {"train": _train, "plot": _plot}
+    return {"train": _train, "plot": _plot, "node": _node, "join": _join}
+
+
+def _node(arguments: list[str]) -> int:
+    from clusterenv.cli import node
+
+    return node.node(arguments)
+
+
+def _join(arguments: list[str]) -> int:
+    from clusterenv.cli import node
+
+    return node.join(arguments)
 
 
 def _train(arguments: list[str]) -> int:

@@ -1,14 +1,15 @@
 """A policy that acts on the workers: its versions, when weights move, and what is known about its drift.
 
 The life of a version: `publish` flattens the weights and gives them a number. The estimator compares the new policy
-with the one that the node holds, on observations that the workers sent. The node's rule decides. If it asks, the
-weights are encoded once, decoded as the node decodes them, and put where its workers find them.
+with the one that each host holds, on observations that its workers sent. The host's rule decides. If it asks, the
+weights are encoded once per version and base, and put where the workers of the host find them.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from clusterenv.sync.versions import Version
 from clusterenv.sync.weights import WeightSpec
 from clusterenv.transport.fragments import FragmentSpec
 from clusterenv.transport.shared import SharedArrays
-from clusterenv.transport.weights import WeightBuffer, weights_layout
+from clusterenv.transport.weights import weights_layout
 from clusterenv.worker.actor import Attachment
 
 if TYPE_CHECKING:
@@ -39,8 +40,31 @@ if TYPE_CHECKING:
     from clusterenv.env.engine import Engine
     from clusterenv.policy.protocol import Distribution
     from clusterenv.sync.codec import Decoded
-    from clusterenv.sync.rules import Rule
+    from clusterenv.sync.rules import Decider, Rule
     from clusterenv.worker.actor import Fragment
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The policy on one host: what it holds, how far that has drifted, and the rule that decides.
+
+    Attributes:
+        host: its index.
+        workers: of the host.
+        decider: its rule.
+        drift: of its workers.
+        held: the weights that it was given last.
+        life: changes when the host has lost them.
+        sync_bytes: how many bytes the last sync took.
+    """
+
+    host: int
+    workers: range
+    decider: Decider
+    drift: Drift
+    held: Decoded | None = None
+    life: int = 0
+    sync_bytes: int = 0
 
 
 class Detached:
@@ -91,18 +115,24 @@ class Detached:
         self._spec = WeightSpec.of(weights)
         self._spec.check(weights)
         self._once = EncodeOnce(self._spec, encoding)
-        self._buffer = WeightBuffer(SharedArrays.create(weights_layout(self._spec)))
-        self._held: Decoded | None = None
+        self._memory = SharedArrays.create(weights_layout(self._spec))
         self.newest = Version(0, 0)
         self.tally = Tally()
-        workers = len(engine.node.blocks)
-        self._decider = sync.start(workers)
         built = self._policy.build()
         kind = getattr(sync, "divergence", "auto")
         name = type(getattr(self._policy, "source", self._policy)).__name__
-        self._drift = Drift(workers, self._policy.distribution, self._spec, built.make, kind, name=name)
-        self._measures = measure or self._decider.threshold is not None
-        self._batches = self._sync_bytes = 0
+        self._copies = [
+            _Copy(
+                host,
+                workers,
+                sync.start(len(workers)),
+                Drift(len(workers), self._policy.distribution, self._spec, built.make, kind, name=name),
+            )
+            for host, workers in enumerate(engine.node.hosts)
+        ]
+        self._copy_of = [copy for copy in self._copies for _ in copy.workers]
+        self._measures = measure or self._copies[0].decider.threshold is not None
+        self._batches = 0
         attachment = Attachment(
             built,
             self._policy.distribution,
@@ -112,14 +142,16 @@ class Detached:
             name,
             deterministic=deterministic,
         )
-        self.players = Players(engine, timeouts, attachment, self._buffer.memory)
+        self.players = Players(engine, timeouts, attachment, self._memory)
         self._offer(weights)
         self._consider(request=False)
 
     @property
     def divergence(self) -> npt.NDArray[np.float64]:
         """[workers], the last estimate of each."""
-        return self._drift.divergence
+        if len(self._copies) == 1:
+            return self._copies[0].drift.divergence
+        return np.concatenate([copy.drift.divergence for copy in self._copies])
 
     def fragment_spec(self, steps: int, buffers: int) -> FragmentSpec:
         """The memory that fragments of this policy take."""
@@ -149,7 +181,8 @@ class Detached:
 
     def sync(self) -> None:
         """Move the newest weights now, whatever the rule says."""
-        self._decider.force()
+        for copy in self._copies:
+            copy.decider.force()
         self._consider(request=False)
 
     def before_request(self) -> None:
@@ -160,7 +193,8 @@ class Detached:
         """A fragment has come back: it tells about the worker's observations and actions."""
         self.tally.fragment(fragment)
         if self._measures:
-            self._drift.observe(piece.worker, piece.columns, self.newest.epoch)
+            copy = self._copy_of[piece.worker]
+            copy.drift.observe(piece.worker - copy.workers.start, piece.columns, self.newest.epoch)
 
     def handed_over(self, batch: Batch) -> None:
         """A batch goes to the learner."""
@@ -169,19 +203,20 @@ class Detached:
 
     def stats(self) -> dict[str, Any]:
         """Everything that was counted, as a plain dict."""
-        held = None if self._held is None else tuple(self._held.version)
+        held = [None if copy.held is None else tuple(copy.held.version) for copy in self._copies]
         return {
             **self.tally.summary(),
             "version": tuple(self.newest),
-            "held": held,
-            "threshold": self._decider.threshold,
+            # Of the host that is furthest behind.
+            "held": None if None in held else min(version for version in held if version is not None),
+            "threshold": self._copies[0].decider.threshold,
             "restarts": self.players.restarts,
         }
 
     def close(self) -> None:
         """Let the memory go."""
         self.players.close()
-        self._buffer.memory.close()
+        self._memory.close()
 
     def _weights_of(self, policy: Any) -> dict[str, Any]:
         """The weights of the published object, usually the attached one, whose weights have changed."""
@@ -196,41 +231,50 @@ class Detached:
 
     def _measure(self) -> None:
         """Estimate how far the workers are from the newest policy, if somebody looks at that."""
-        if not self._measures or self._held is None:
+        if not self._measures:
             return
         with self.tally.time("estimate"):
-            if self._drift.update(self._once.target(), self._held, self._decider.threshold):
-                self.tally.measured(self._drift.divergence, self._drift.ess)
+            for copy in self._copies:
+                threshold = copy.decider.threshold
+                if copy.held is not None and copy.drift.update(self._once.target(), copy.held, threshold):
+                    self.tally.measured(copy.drift.divergence, copy.drift.ess)
 
     def _consider(self, *, request: bool) -> None:
-        reason = self._decider.consider(
-            Situation(
-                held=None if self._held is None else self._held.version,
-                newest=self.newest,
-                divergence=self._drift.divergence,
-                ess=self._drift.ess,
-                now_s=time.monotonic(),
-                batches=self._batches,
-                sync_bytes=self._sync_bytes,
-                request=request,
+        """Ask the rule of every host that is free to take weights."""
+        node = self.engine.node
+        for copy in self._copies:
+            if copy.life != node.host_life(copy.host):
+                copy.life, copy.held = node.host_life(copy.host), None
+            if not node.may_give(copy.host):
+                continue
+            reason = copy.decider.consider(
+                Situation(
+                    held=None if copy.held is None else copy.held.version,
+                    newest=self.newest,
+                    divergence=copy.drift.divergence,
+                    ess=copy.drift.ess,
+                    now_s=time.monotonic(),
+                    batches=self._batches,
+                    sync_bytes=copy.sync_bytes,
+                    request=request,
+                )
             )
-        )
-        if reason is not None:
-            self._move(reason)
+            if reason is not None:
+                self._move(copy, reason)
 
-    def _move(self, reason: Reason) -> None:
-        """One sync: encode, decode as the node does, and show the workers."""
+    def _move(self, copy: _Copy, reason: Reason) -> None:
+        """One sync: encode, decode as the host does, and let it have them."""
         with self.tally.time("encode"):
-            encoded = self._once.encode(self._held)
-            decoded = decode(self._spec, encoded, self._held)
-            self._buffer.put(decoded.version, decoded.flat)
-            self._held = decoded  # last: after an interrupt the workers hold this, or what they held before
-        self._sync_bytes = encoded.nbytes
+            encoded = self._once.encode(copy.held)
+            decoded = decode(self._spec, encoded, copy.held)
+            self.engine.node.give(copy.host, self._memory, encoded, decoded)
+            copy.held = decoded  # last: after an interrupt the workers hold this, or what they held before
+        copy.sync_bytes = encoded.nbytes
         self.tally.sync(reason.value, encoded.kind, encoded.nbytes)
-        self._decider.synced(self._held.version, reason, now_s=time.monotonic(), nbytes=encoded.nbytes)
+        copy.decider.synced(copy.held.version, reason, now_s=time.monotonic(), nbytes=encoded.nbytes)
         if self._measures:
             with self.tally.time("estimate"):
-                self._drift.rebase(self._held)
+                copy.drift.rebase(copy.held)
 
 
 def _check_distribution(distribution: Distribution) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy as copying
+import dataclasses
 import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from clusterenv.config import OnLoss, check_num_envs
 from clusterenv.env.vector import ClusterEnv
 from clusterenv.errors import ConfigError, ConfigTypeError
+from clusterenv.wire.envs import recipe_to_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +33,17 @@ class EnvFactory:
     spec: EnvSpec
     kwargs: Mapping[str, Any]
     wrappers: tuple[Wrapper, ...]
+    module: str = ""  # that registers the environment, if the id named one
+
+    def recipe(self) -> tuple[str, list[Any]]:
+        """The module, and how another host makes the same environment by name."""
+        known = gymnasium.registry.get(self.spec.id)
+        if known is None or _without_kwargs(known) != self.spec:
+            raise ConfigError(
+                f"{self.spec.id} is not what this id is registered as, and other hosts get the id alone. Register "
+                "the environment under an id of its own, in a module."
+            )
+        return self.module, recipe_to_data(self.spec.id, self.kwargs, self.wrappers)
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make the environment and wrap it."""
@@ -102,6 +115,7 @@ def make_vec(
         >>> envs.close()
     """
     spec = _find_spec(id)
+    module = id.rpartition(":")[0] if isinstance(id, str) else ""
     merged = {**spec.kwargs, **kwargs}
     num_envs = check_num_envs(merged.pop("num_envs", num_envs))
     vectorization_mode = merged.pop("vectorization_mode", vectorization_mode)
@@ -114,7 +128,7 @@ def make_vec(
         _refuse_for_vector(base, vector_kwargs, wrappers, slot_kwargs)
         envs = ClusterEnv.from_blocks(VectorFactory(base, merged), num_envs, **shared)
     else:
-        factories = _factories(base, merged, wrappers, slot_kwargs, num_envs)
+        factories = _factories(EnvFactory(base, merged, wrappers, module), slot_kwargs, num_envs)
         envs = ClusterEnv(factories, **{**shared, **vector_kwargs})
     envs.spec = _spec_of(base, merged, num_envs, mode, vector_kwargs, wrappers)
     return envs
@@ -131,24 +145,18 @@ def make_remote(num_envs: int, env_id: str, **kwargs: Any) -> ClusterEnv:
     return make_vec(env_id, num_envs, **kwargs)
 
 
-def _factories(
-    spec: EnvSpec,
-    kwargs: dict[str, Any],
-    wrappers: tuple[Wrapper, ...],
-    slot_kwargs: Sequence[Mapping[str, Any]] | None,
-    num_envs: int,
-) -> list[EnvFactory]:
-    if spec.entry_point is None:
-        raise ConfigError(f"{spec.id} has no entry_point; pass vectorization_mode='vector_entry_point'.")
+def _factories(model: EnvFactory, slot_kwargs: Sequence[Mapping[str, Any]] | None, num_envs: int) -> list[EnvFactory]:
+    if model.spec.entry_point is None:
+        raise ConfigError(f"{model.spec.id} has no entry_point; pass vectorization_mode='vector_entry_point'.")
     if slot_kwargs is not None and len(slot_kwargs) != num_envs:
         raise ConfigError(f"slot_kwargs has {len(slot_kwargs)} entries for num_envs={num_envs}. Pass one per slot.")
     factories = []
     for slot in range(num_envs):
-        mine = {**kwargs, **(slot_kwargs[slot] if slot_kwargs else {})}
+        mine = {**model.kwargs, **(slot_kwargs[slot] if slot_kwargs else {})}
         if slot > 0:
             # Gymnasium's passive checker warns of the same things in every environment; once is enough.
             mine.setdefault("disable_env_checker", True)
-        factories.append(EnvFactory(spec, mine, wrappers))
+        factories.append(dataclasses.replace(model, kwargs=mine))
     return factories
 
 

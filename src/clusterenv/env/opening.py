@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.cluster.slots import split
+from clusterenv.clusters import Remote
 from clusterenv.config import Inproc, Timeouts
 from clusterenv.env.agree import Agreed, agree
 from clusterenv.env.engine import Engine
@@ -17,14 +20,16 @@ from clusterenv.node.inproc import InprocNode
 from clusterenv.node.starting import build_error
 from clusterenv.spaces import leaves_of
 from clusterenv.transport.arena import Arena, ArenaSpec, check_size
+from clusterenv.worker.block import EnvBlock
 from clusterenv.worker.report import BuildError
+from clusterenv.worker.vector_block import VectorBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gymnasium import Space
 
-    from clusterenv.config import Cluster, OnLoss
+    from clusterenv.config import Cluster, Local, OnLoss
     from clusterenv.node.base import Node
     from clusterenv.worker.base import Block
 
@@ -36,8 +41,8 @@ class Plan:
     """A checked request for a batch."""
 
     cluster: Cluster
-    blocks: list[range]
-    builders: list[Builder]
+    num_envs: int
+    node: Callable[[], Node]
     observation_mode: Any
     autoreset_mode: AutoresetMode | None  # None: the blocks reset by themselves and say how
     on_loss: OnLoss
@@ -46,15 +51,14 @@ class Plan:
 
 def open_batch(plan: Plan) -> tuple[Engine, Agreed, AutoresetMode]:
     """Start everything, or leave nothing behind and raise."""
-    node = _node(plan)
+    node = plan.node()
     try:
         descriptions = node.start(plan.timeouts.start_s)
-        num_envs = plan.blocks[-1].stop
-        first = descriptions[0]
+        workers, first = len(node.blocks), descriptions[0]
         # Before the spaces are batched, which takes as much memory as the batch.
-        check_size(_arena_spec(plan, first.observation_space, first.action_space))
-        agreed = agree(descriptions, num_envs, plan.observation_mode)
-        arena = Arena.create(_arena_spec(plan, agreed.single_observation_space, agreed.single_action_space))
+        check_size(_arena_spec(plan, workers, first.observation_space, first.action_space))
+        agreed = agree(descriptions, plan.num_envs, plan.observation_mode)
+        arena = Arena.create(_arena_spec(plan, workers, agreed.single_observation_space, agreed.single_action_space))
         node.bind(arena, agreed.single_observation_space, agreed.single_action_space)
     except BuildError as error:
         node.close(0.0)
@@ -67,7 +71,7 @@ def open_batch(plan: Plan) -> tuple[Engine, Agreed, AutoresetMode]:
     return engine, agreed, mode
 
 
-def blocks_for(num_envs: int, cluster: Cluster, max_concurrency: object = None) -> list[range]:
+def blocks_for(num_envs: int, cluster: Inproc | Local, max_concurrency: object = None) -> list[range]:
     """The slots of each worker."""
     workers = cluster.workers
     if max_concurrency is not None:
@@ -129,14 +133,76 @@ def check_dialect(infos: object, mode: AutoresetMode | None) -> str:
     return str(infos)
 
 
-def _arena_spec(plan: Plan, observation_space: Space[Any], action_space: Space[Any]) -> ArenaSpec:
+def _arena_spec(plan: Plan, workers: int, observation_space: Space[Any], action_space: Space[Any]) -> ArenaSpec:
     observation, action = leaves_of(observation_space) or (), leaves_of(action_space) or ()
-    return ArenaSpec(plan.blocks[-1].stop, len(plan.blocks), tuple(observation), tuple(action))
+    return ArenaSpec(plan.num_envs, workers, tuple(observation), tuple(action))
 
 
-def _node(plan: Plan) -> Node:
-    if isinstance(plan.cluster, Inproc):
-        return InprocNode(plan.builders, plan.blocks)
-    from clusterenv.node.local import LocalNode  # Linux only; the rest works elsewhere too
+def env_node(
+    factories: Sequence[Callable[[], Any]],
+    cluster: Cluster,
+    mode: AutoresetMode,
+    max_concurrency: object,
+    *,
+    rebuild: bool,
+) -> Callable[[], Node]:
+    """What makes the node for environments that are stepped one by one. Nothing is started yet."""
+    if isinstance(cluster, Remote):
+        return _remote_node(factories, cluster, mode, max_concurrency, rebuild=rebuild)
+    blocks = blocks_for(len(factories), cluster, max_concurrency)
+    builders = [functools.partial(EnvBlock, factories[b.start : b.stop], b, mode, rebuild=rebuild) for b in blocks]
+    return _node_here(cluster, builders, blocks)
 
-    return LocalNode(plan.builders, plan.blocks, plan.cluster)
+
+def block_node(factory: Callable[[int], Any], num_envs: int, cluster: Cluster) -> Callable[[], Node]:
+    """What makes the node for vectorised environments, one per worker."""
+    if isinstance(cluster, Remote):
+        raise ConfigError(
+            f"cluster={cluster.text!r}: vectorised environments run on this host only so far. Use cluster='local', or "
+            "leave vectorization_mode out."
+        )
+    blocks = blocks_for(num_envs, cluster)
+    return _node_here(cluster, [functools.partial(VectorBlock, factory, slots) for slots in blocks], blocks)
+
+
+def _node_here(cluster: Inproc | Local, builders: Sequence[Builder], blocks: list[range]) -> Callable[[], Node]:
+    if isinstance(cluster, Inproc):
+        return functools.partial(InprocNode, builders, blocks)
+
+    def local() -> Node:
+        from clusterenv.node.local import LocalNode  # Linux only; the rest works elsewhere too
+
+        return LocalNode(builders, blocks, cluster)
+
+    return local
+
+
+def _remote_node(
+    factories: Sequence[Any], cluster: Remote, mode: AutoresetMode, max_concurrency: object, *, rebuild: bool
+) -> Callable[[], Node]:
+    """Other hosts get the names of environments, never code: what has no name cannot go there."""
+    if max_concurrency is not None:
+        raise ConfigError(f"max_concurrency={max_concurrency!r} is for this host; on other hosts set workers=.")
+    recipes: list[Any] = []
+    of_slot: list[int] = []
+    modules = dict.fromkeys(cluster.imports)
+    for slot, factory in enumerate(factories):
+        if not hasattr(factory, "recipe"):
+            raise ConfigError(
+                f"env_fns[{slot}]={factory!r} cannot go to cluster={cluster.text!r}: other hosts get the name of an "
+                "environment, never code. Register it in a module, and pass make_vec('module:Id-v0', ...)."
+            )
+        module, recipe = factory.recipe()
+        if module:
+            modules[module] = None
+        if not recipes or recipes[-1] != recipe:
+            recipes.append(recipe)
+        of_slot.append(len(recipes) - 1)
+    where = dataclasses.replace(cluster, imports=tuple(modules))
+
+    def remote() -> Node:
+        from clusterenv.node.remote import RemoteNode
+
+        return RemoteNode((recipes, of_slot, mode, rebuild), len(factories), where)
+
+    return remote

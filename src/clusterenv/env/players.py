@@ -167,13 +167,13 @@ class Players:
         afresh = self.begins_afresh(worker)
         # The break is shown by `worker_lost`; a later step must not show it again.
         self._engine.gather.mend(range(slots.start, slots.stop))
-        columns = self.fragments.columns(fragment.buffer, slice(slots.start, slots.stop))
+        columns = self.fragments.columns(fragment.buffer, slots)
         return Piece(worker, columns, np.arange(slots.start, slots.stop), afresh), fragment
 
     def stop(self) -> None:
         """Whoever plays stops after the step that it is in."""
         if self._fragments is not None:
-            self._fragments.stop[:] = 1
+            self._engine.node.halt(self._fragments)
 
     def dismiss(self) -> None:
         """Take policy and memory from the workers again; a replacement that has neither is left alone."""

@@ -23,7 +23,7 @@ def rollout(detached: Detached, steps: int, *, copy: bool) -> Batch:
     with tally.time("wait"):
         pieces = _play(detached)
     detached.engine.gather.count_steps(steps)
-    everything = players.fragments.columns(_BUFFER, slice(0, players.fragments.spec.num_envs))
+    everything = players.fragments.columns(_BUFFER, range(players.fragments.spec.num_envs))
     batch = assemble(
         pieces,
         copied(everything) if copy else everything,

@@ -18,8 +18,6 @@ from clusterenv.env.detaching import Detaching
 from clusterenv.env.infos import batch_infos, select
 from clusterenv.env.turns import Pending, Turns
 from clusterenv.errors import ConfigError, ConfigTypeError
-from clusterenv.worker.block import EnvBlock
-from clusterenv.worker.vector_block import VectorBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,13 +82,12 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
             raise ConfigError("worker= must be None: ClusterEnv has its own workers. Wrap the environment instead.")
         factories = opening.check_factories(env_fns)
         where = parse_cluster(cluster)
-        blocks = opening.blocks_for(len(factories), where, max_concurrency)
         mode, loss = opening.check_autoreset_mode(autoreset_mode), parse_on_loss(on_loss)
         rebuild = loss is OnLoss.RESTART
         plan = opening.Plan(
             where,
-            blocks,
-            [functools.partial(EnvBlock, factories[b.start : b.stop], b, mode, rebuild=rebuild) for b in blocks],
+            len(factories),
+            opening.env_node(factories, where, mode, max_concurrency, rebuild=rebuild),
             check_observation_mode(observation_mode),
             mode,
             loss,
@@ -133,11 +130,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         if not callable(factory):
             raise ConfigTypeError(f"factory={factory!r} must be a function of the number of slots.")
         where = parse_cluster(cluster)
-        blocks = opening.blocks_for(check_num_envs(num_envs), where)
+        count = check_num_envs(num_envs)
         plan = opening.Plan(
             where,
-            blocks,
-            [functools.partial(VectorBlock, factory, slots) for slots in blocks],
+            count,
+            opening.block_node(factory, count, where),
             "same",
             None,
             parse_on_loss(on_loss),
@@ -155,11 +152,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         self._finalizer = weakref.finalize(self, self._engine.node.close, 0.0)
         self.single_observation_space, self.observation_space = agreed[0], agreed[1]
         self.single_action_space, self.action_space = agreed[2], agreed[3]
-        self.num_envs, self.copy, self.cluster = plan.blocks[-1].stop, copy, plan.cluster
+        self.num_envs, self.copy, self.cluster = plan.num_envs, copy, plan.cluster
         self.observation_mode, self.autoreset_mode = plan.observation_mode, mode
         self.metadata = {**agreed.metadata, "autoreset_mode": mode}
         self.render_mode = agreed.render_mode
-        self._whole_blocks = plan.blocks if plan.autoreset_mode is None else []
+        self._whole_blocks = self._engine.node.blocks if plan.autoreset_mode is None else []
         self._timeouts = plan.timeouts
         skips = mode is AutoresetMode.NEXT_STEP
         self._actions = Actions(self.single_action_space, self._engine.arena, skips_finished=skips)

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
+    from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena, Command
+    from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.describe import BlockDescription
     from clusterenv.worker.loop import Reply
@@ -98,6 +100,22 @@ class Node(Protocol):
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """The replies of these workers that arrive within the limit; a lost worker has none."""
+
+    @property
+    def hosts(self) -> Sequence[range]:
+        """The workers of each host; weights move to a host, for all its workers."""
+
+    def host_life(self, host: int) -> int:
+        """Another number whenever the host may have lost the weights that it was given."""
+
+    def may_give(self, host: int) -> bool:
+        """Whether the host has taken the last weights that it was given."""
+
+    def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
+        """Move weights to a host, into the memory that its workers were lent with the policy."""
+
+    def halt(self, fragments: Fragments) -> None:
+        """Whoever plays stops after the step that it is in."""
 
     def look(self) -> None:
         """See whether the workers still live."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterenv.node.base import Message
+from clusterenv.transport.weights import WeightBuffer
 from clusterenv.worker.loop import POLICY_CALLS, Reply, policy_problem
 from clusterenv.worker.report import BuildError, Report
 from clusterenv.worker.station import Station
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.node.base import Loss
+    from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena, Command
+    from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.base import Block
     from clusterenv.worker.describe import BlockDescription
@@ -113,6 +116,27 @@ class InprocNode:
     def incarnation(self, worker: int) -> int:
         """There is never another."""
         return 0
+
+    @property
+    def hosts(self) -> list[range]:
+        """One host: this one."""
+        return [range(len(self.blocks))]
+
+    def host_life(self, host: int) -> int:
+        """Weights in shared memory outlive every worker."""
+        return 0
+
+    def may_give(self, host: int) -> bool:
+        """Weights are taken at once."""
+        return True
+
+    def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
+        """Put the weights where the workers find them."""
+        WeightBuffer(memory).put(decoded.version, decoded.flat)
+
+    def halt(self, fragments: Fragments) -> None:
+        """Whoever plays stops after the step that it is in."""
+        fragments.stop[:] = 1
 
     def _answer(self, worker: int, name: str, arguments: tuple[Any, ...]) -> Reply:
         if name == "stream":

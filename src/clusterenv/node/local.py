@@ -24,6 +24,7 @@ from clusterenv.node.supervisor import Supervisor, search_path
 from clusterenv.transport.arena import Command
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack, pack_by_value
 from clusterenv.transport.wake import check_supported
+from clusterenv.transport.weights import WeightBuffer
 from clusterenv.worker.loop import PLAYED, SETUP, Binding, Reply, Setup
 from clusterenv.worker.report import Report, failure_of
 
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.config import Local
+    from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena
+    from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.base import Block
     from clusterenv.worker.describe import BlockDescription
@@ -79,14 +82,21 @@ class LocalNode:
         raise_start_errors(replies, self.losses(), len(self._handles), limit_s)
         return [replies[handle.worker].value for handle in self._handles]
 
-    def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Give the workers the arena."""
+    def bind(
+        self,
+        arena: Arena,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        seeds: Mapping[int, Sequence[int | None]] | None = None,
+    ) -> None:
+        """Give the workers the arena; `seeds` if they take the place of workers that were lost with their host."""
         self._arena = arena
         self._board = Board(arena, spare_core=self._spare_core)
         self._bell = arena.bell_signal(spare_core=self._spare_core)
         self._binding = Binding(arena.spec, observation_space, action_space, None)
         for handle in self._handles:
-            self._give_arena(handle, self._binding)
+            fresh = None if seeds is None else tuple(seeds[handle.worker])
+            self._give_arena(handle, dataclasses.replace(self._binding, fresh_seeds=fresh))
 
     # Steps.
 
@@ -186,6 +196,27 @@ class LocalNode:
     def incarnation(self, worker: int) -> int:
         """Another number for every process that takes this worker's place."""
         return self._handles[worker].token
+
+    @property
+    def hosts(self) -> list[range]:
+        """One host: this one."""
+        return [range(len(self.blocks))]
+
+    def host_life(self, host: int) -> int:
+        """Weights in shared memory outlive every worker."""
+        return 0
+
+    def may_give(self, host: int) -> bool:
+        """Weights are taken at once."""
+        return True
+
+    def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
+        """Put the weights where the workers find them."""
+        WeightBuffer(memory).put(decoded.version, decoded.flat)
+
+    def halt(self, fragments: Fragments) -> None:
+        """Whoever plays stops after the step that it is in."""
+        fragments.stop[:] = 1
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """The replies of these workers that arrive within the limit; a lost worker has none."""
@@ -296,6 +327,10 @@ class LocalNode:
     def alive(self, worker: int) -> bool:
         """Whether a worker is not lost."""
         return not self._handles[worker].lost
+
+    def descriptors(self) -> list[int]:
+        """What becomes readable when a worker has sent something, or has ended."""
+        return [handle.channel.fileno() for handle in self._handles if not handle.lost]
 
     def pids(self) -> list[int | None]:
         """The process of each worker, or None where there is none."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterenv.errors import EnvError, LaunchError, WorkersMissing
+from clusterenv.worker.describe import BlockDescription
+from clusterenv.worker.report import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterenv.node.base import Loss
     from clusterenv.worker.loop import Reply
-    from clusterenv.worker.report import Failure
 
 
 def build_error(failure: Failure) -> EnvError:
@@ -46,3 +47,13 @@ def raise_start_errors(
             "timeouts=Timeouts(start_s=...)."
         )
         raise WorkersMissing(arrived, expected, limit_s or 0.0, hint)
+
+
+def raise_remote_start_error(node: str, found: object) -> None:
+    """Raise what kept a node on another host from building its environments, if anything did."""
+    if isinstance(found, str):
+        raise LaunchError(f"node {node} could not build its environments: {found}")
+    if isinstance(found, Failure):
+        raise build_error(found) from found.error
+    if not isinstance(found, list) or not all(isinstance(each, BlockDescription) for each in found):
+        raise LaunchError(f"node {node} answered with something else than a description of its environments.")

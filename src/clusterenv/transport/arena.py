@@ -68,12 +68,20 @@ class Command(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ArenaSpec:
-    """The sizes from which head and worker compute the same layout."""
+    """The sizes from which head and worker compute the same layout.
+
+    `first_slot` is the slot of the first row: 0 for the head, another for the arena of a node on another host.
+    """
 
     num_envs: int
     num_workers: int
     observation: tuple[Leaf, ...]
     action: tuple[Leaf, ...]
+    first_slot: int = 0
+
+    def rows(self, slots: range) -> slice:
+        """Where these slots lie in the arrays."""
+        return slice(slots.start - self.first_slot, slots.stop - self.first_slot)
 
 
 class Arena:

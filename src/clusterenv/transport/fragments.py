@@ -33,6 +33,7 @@ class FragmentSpec:
         action: one action as the distribution samples it.
         params: P, the number of parameters of the distribution.
         has_value: whether the policy has a value.
+        first_slot: the slot of the first column: 0 for the head, another for a node on another host.
     """
 
     buffers: int
@@ -44,6 +45,7 @@ class FragmentSpec:
     action: Leaf
     params: int
     has_value: bool
+    first_slot: int = 0
 
     def layout(self) -> list[Field]:
         """The fields, in order."""
@@ -112,9 +114,10 @@ class Fragments:
         """Map the memory that the head made."""
         return cls(spec, SharedArrays.attach(spec.layout(), fd))
 
-    def columns(self, buffer: int, slots: slice) -> Columns:
+    def columns(self, buffer: int, block: range) -> Columns:
         """These slots of a buffer."""
         memory, spec = self.memory, self.spec
+        slots = slice(block.start - spec.first_slot, block.stop - spec.first_slot)
 
         def part(name: str) -> Array:
             array: Array = memory[name][buffer]

@@ -90,11 +90,11 @@ class Actor:
         self._distribution, self._spec = attachment.distribution, attachment.weights
         self._deterministic, self._name = attachment.deterministic, attachment.name
         slots, count = block.slots, len(block.slots)
-        self._columns = slice(slots.start, slots.stop)
+        mine = arena.spec.rows(slots)
         self._rows = list(range(count))
-        self._observation = [array[self._columns] for array in arena.observation]
-        self._reward, self._terminated = arena.reward[self._columns], arena.terminated[self._columns]
-        self._truncated = arena.truncated[self._columns]
+        self._observation = [array[mine] for array in arena.observation]
+        self._reward, self._terminated = arena.reward[mine], arena.terminated[mine]
+        self._truncated = arena.truncated[mine]
         # Where the block leaves the last observation of an episode before it resets the environment.
         self._final = [np.zeros_like(array) for array in self._observation]
         self._keep_final = spaces.row_writer(block.observation_space, self._final)
@@ -111,7 +111,7 @@ class Actor:
     def share(self, fragments: Fragments) -> None:
         """Take the memory for fragments."""
         self._fragments = fragments
-        self._buffers = [fragments.columns(buffer, self._columns) for buffer in range(fragments.spec.buffers)]
+        self._buffers = [fragments.columns(buffer, self._block.slots) for buffer in range(fragments.spec.buffers)]
 
     def forget(self, *, stepped: bool, fresh: list[int]) -> None:
         """Somebody else has used the environments: what was known about their episodes is void.

@@ -74,7 +74,7 @@ class EnvBlock:
 
     def bind(self, arena: Arena, worker: int, observation_space: Any, action_space: Any) -> None:
         """Take the rows of this block in the arena."""
-        rows = slice(self.slots.start, self.slots.stop)
+        rows = arena.spec.rows(self.slots)
         self._words = arena.words
         self._slot_word = arena.word(worker, Word.SLOT)
         self._writing_word = arena.word(worker, Word.WRITING)

@@ -23,7 +23,7 @@ from clusterenv.transport.arena import Arena, Command, Word, next_count
 from clusterenv.transport.channel import Channel, ChannelClosed, pack
 from clusterenv.transport.shared import SharedArrays
 from clusterenv.transport.wake import fence
-from clusterenv.worker.report import BuildError, Failure, Report, failure_of
+from clusterenv.worker.report import BuildError, Failure, Report, failure_of, packable
 from clusterenv.worker.station import Station
 
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ class WorkerLoop:
         self._done, self._frames = arena.word(worker, Word.DONE), arena.word(worker, Word.FRAMES)
         self._asked = arena.signal(worker, Word.GO, Word.SLEEPS, spare_core=setup.spare_core)
         self._answer = arena.signal(worker, Word.DONE, Word.HEAD_SLEEPS, spare_core=setup.spare_core)
-        self._want = arena.want[slots.start : slots.stop]
-        self._have = arena.have[slots.start : slots.stop]
+        rows = arena.spec.rows(slots)
+        self._want, self._have = arena.want[rows], arena.have[rows]
         self._all_rows = list(range(len(slots)))
         self._bell = arena.bell_signal(spare_core=setup.spare_core)
         # The bell takes a value that no worker has written before: the workers count up in separate residue classes.
@@ -234,7 +234,7 @@ class WorkerLoop:
         try:
             return pack(report)
         except ResultError:
-            return pack(_packable(report))
+            return pack(packable(report, pack))
 
     def _message(self, request: int) -> bool:
         name, arguments = self._channel.receive(None)
@@ -269,44 +269,8 @@ class WorkerLoop:
             return pack(Reply(value, request=request))
         except ResultError as error:
             if isinstance(value, Report):
-                return pack(Reply(_packable(value), request=request))
+                return pack(Reply(packable(value, pack), request=request))
             return pack(Reply(error=f"the result of {arguments[1]!r} {error}", request=request))
-
-
-def _packable(report: Report) -> Report:
-    """The report without the infos that cannot be pickled, each turned into a failure that names its key."""
-    kept = Report(failures=report.failures)
-    for slot, info in report.infos:
-        try:
-            pack(info)
-            kept.infos.append((slot, info))
-        except ResultError:
-            kept.failures.append(_bad_info(info, slot))
-    for slots, infos in report.block_infos:
-        if _can_pack(infos):
-            kept.block_infos.append((slots, infos))
-        else:
-            kept.failures.append(_bad_info(infos, int(slots[0])))
-    for slot, observation in report.observations:
-        if _can_pack(observation):
-            kept.observations.append((slot, observation))
-        else:
-            kept.failures.append(failure_of(ResultError("the observation cannot be sent to the head"), slot, "step"))
-    return kept
-
-
-def _bad_info(info: dict[str, Any], slot: int) -> Failure:
-    bad = next((key for key, value in info.items() if not _can_pack(value)), "?")
-    error = ResultError(f"the value of info key {bad!r} cannot be sent to the head; make it plain data")
-    return failure_of(error, slot, "step")
-
-
-def _can_pack(value: object) -> bool:
-    try:
-        pack(value)
-    except ResultError:
-        return False
-    return True
 
 
 def run_forked(sock: socket.socket) -> None:

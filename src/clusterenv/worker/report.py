@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
-from clusterenv.errors import words_of
+from clusterenv.errors import ResultError, words_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     import numpy.typing as npt
@@ -85,6 +86,40 @@ def failure_of(error: Exception, slot: int, doing: str, *, recovered: bool = Fal
     if len(text) > _MAX_TEXT:
         text = text[: _MAX_TEXT // 2] + "\n... (cut) ...\n" + text[-_MAX_TEXT // 2 :]
     return Failure(slot, doing, _portable(error), text, recovered)
+
+
+def packable(report: Report, pack: Callable[[Any], bytes]) -> Report:
+    """The report without the infos that `pack` refuses, each turned into a failure that names its key."""
+
+    def fits(value: object) -> bool:
+        try:
+            pack(value)
+        except ResultError:
+            return False
+        return True
+
+    def bad_info(info: dict[str, Any], slot: int) -> Failure:
+        bad = next((key for key, value in info.items() if not fits(value)), "?")
+        error = ResultError(f"the value of info key {bad!r} cannot be sent to the head; make it plain data")
+        return failure_of(error, slot, "step")
+
+    kept = Report(failures=report.failures)
+    for slot, info in report.infos:
+        if fits(info):
+            kept.infos.append((slot, info))
+        else:
+            kept.failures.append(bad_info(info, slot))
+    for slots, infos in report.block_infos:
+        if fits(infos):
+            kept.block_infos.append((slots, infos))
+        else:
+            kept.failures.append(bad_info(infos, int(slots[0])))
+    for slot, observation in report.observations:
+        if fits(observation):
+            kept.observations.append((slot, observation))
+        else:
+            kept.failures.append(failure_of(ResultError("the observation cannot be sent to the head"), slot, "step"))
+    return kept
 
 
 def _users_frames(frames: TracebackType | None) -> TracebackType | None:

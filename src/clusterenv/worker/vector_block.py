@@ -53,7 +53,7 @@ class VectorBlock:
 
     def bind(self, arena: Arena, worker: int, observation_space: Any, action_space: Any) -> None:
         """Take the rows of this block in the arena."""
-        rows = slice(self.slots.start, self.slots.stop)
+        rows = arena.spec.rows(self.slots)
         self._words, self._slot_word = arena.words, arena.word(worker, Word.SLOT)
         self._words[self._slot_word] = self._words[arena.word(worker, Word.WRITING)] = -1
         self._observation_space, self._action_space = observation_space, action_space

@@ -1,0 +1,98 @@
+"""`clusterenv node` and `clusterenv join`: this host takes part in a cluster."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import pathlib
+import sys
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
+
+from clusterenv.cli.exits import OK
+from clusterenv.errors import ConfigError
+from clusterenv.node.member import Membership, run_node
+from clusterenv.transport.security import NodeKeys, parse_keys, read_key_file
+from clusterenv.transport.sockets import parse_address
+
+_MAX_LINE = 4096
+TOKEN_VARIABLE = "CLUSTERENV_TOKEN"  # noqa: S105 (its name, not its value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeArgs:
+    """Run the environments of a head on this host. Launchers start this; by hand, `clusterenv join` is for people."""
+
+    head: str
+    """where the head listens: tcp+curve://HOST:PORT, several with commas between them"""
+    key_file: str
+    """the keys of the run: a file that only you can read, or - for the first line of standard input, which must stay
+    open: when it closes, the node ends"""
+    imports: Annotated[list[str], tyro.conf.arg(name="import"), tyro.conf.UseAppendAction] = field(default_factory=list)
+    """a module to import first, so that its environments are known here; may be given several times"""
+    workers: int = 0
+    """how many worker processes; 0 for one per core"""
+    name: str = ""
+    """what this node is called in messages; empty for the name of the host"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinArgs:
+    """Let this machine take part in a run that waits for it.
+
+    The token comes from a file, from the environment variable CLUSTERENV_TOKEN, or from a prompt.
+    """
+
+    head: Annotated[str, tyro.conf.Positional]
+    """where the head listens, as it says: cluster://HOST:PORT"""
+    token_file: pathlib.Path | None = None
+    """a file with the token that only you can read"""
+    imports: Annotated[list[str], tyro.conf.arg(name="import"), tyro.conf.UseAppendAction] = field(default_factory=list)
+    """a module to import first, so that its environments are known here; may be given several times"""
+    workers: int = 0
+    """how many worker processes; 0 for one per core"""
+    name: str = ""
+    """what this node is called in messages; empty for the name of the host"""
+
+
+def node(argv: list[str]) -> int:
+    """Run `clusterenv node`."""
+    args = tyro.cli(NodeArgs, prog="clusterenv node", args=argv)
+    from_stdin = args.key_file == "-"
+    keys = _first_line() if from_stdin else read_key_file(pathlib.Path(args.key_file))
+    _run(args.head, keys, args, stdin=from_stdin)
+    return OK
+
+
+def join(argv: list[str]) -> int:
+    """Run `clusterenv join`."""
+    args = tyro.cli(JoinArgs, prog="clusterenv join", args=argv)
+    if args.token_file is not None:
+        keys = read_key_file(args.token_file)
+    else:
+        keys = parse_keys(os.environ.pop(TOKEN_VARIABLE, "") or getpass.getpass("token: "))
+    _run(args.head, keys, args, stdin=False)
+    return OK
+
+
+def _run(head: str, keys: NodeKeys, args: NodeArgs | JoinArgs, *, stdin: bool) -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if args.workers < 0:
+        raise ConfigError(f"--workers {args.workers} must be at least 0.")
+    heads = [parse_address(each) for each in head.split(",")]
+    imports = tuple(args.imports)
+    run_node(Membership(heads=heads, keys=keys, imports=imports, workers=args.workers, name=args.name, stdin=stdin))
+
+
+def _first_line() -> NodeKeys:
+    # Byte by byte, so that nothing behind the line is taken from whoever reads next.
+    line = b""
+    while len(line) < _MAX_LINE and not line.endswith(b"\n"):
+        byte = os.read(sys.stdin.fileno(), 1)
+        if not byte:
+            break
+        line += byte
+    return parse_keys(line.decode(errors="replace"))

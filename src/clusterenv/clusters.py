@@ -1,0 +1,450 @@
+"""Clusters on other hosts: how many nodes, where they come from, and what is asked for them.
+
+Frozen values, checked once, when they are made. Each can be written as a short text that means the same:
+
+    tcp:nodes=2,workers=1                          node processes on this host, reached by TCP
+    ssh://a,user@b:2222?workers=4&python=/opt/py   hosts reached by SSH
+    slurm:nodes=4,partition=cpu,time=2:00:00       a job of a Slurm cluster
+    join:nodes=2,bind=0.0.0.0:5555                 machines on which somebody starts the node by hand
+
+In a text, a comma, an ampersand, a space or a percent sign inside a value is written as in an address of the web: %2C,
+%26, %20, %25. A key that takes several values is given several times: `imports=my_envs,imports=more_envs`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import sys
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from urllib.parse import quote, unquote_to_bytes
+
+from clusterenv.errors import ConfigError, ConfigTypeError, unknown
+
+if TYPE_CHECKING:
+    from typing import Any
+
+# Larger numbers are a slip of the pen.
+MAX_NODES = 4096
+MAX_WORKERS_PER_NODE = 1024
+MAX_TEXT = 8192
+
+# A name starts with a letter or a digit, so that no program can take it for an option.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
+_NAMES = re.compile(rf"{_NAME.pattern}(,{_NAME.pattern})*")
+_HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+_TIME = re.compile(r"[0-9]{1,7}(:[0-9]{1,2}){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-9]{1,2}){0,2}|UNLIMITED|INFINITE")
+# No blank, quote, hash or backslash: sbatch reads its #SBATCH lines with rules of its own for these.
+_SBATCH = re.compile(r"--([a-z][a-z0-9-]*)(=[A-Za-z0-9_.,:;/@+=%*&|()\[\]!~^-]{1,500})?")
+
+# Options of sbatch that we set, with the field that sets them; and those that we need for ourselves, or that would make
+# sbatch do something else than hand in our script.
+_FIELDS = {
+    "account": "account",
+    "cpus-per-task": "cpus",
+    "nodes": "nodes",
+    "ntasks": "nodes",
+    "ntasks-per-node": "workers",
+    "partition": "partition",
+    "qos": "qos",
+    "time": "time",
+}
+_OURS = (
+    "array",
+    "error",
+    "help",
+    "input",
+    "job-name",
+    "open-mode",
+    "output",
+    "parsable",
+    "quiet",
+    "test-only",
+    "usage",
+)
+_OURS += ("verbose", "version", "wait", "wrap")
+
+
+class Address(NamedTuple):
+    """A host, the user there if one was named, and the port, 0 if none was named."""
+
+    user: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """What all clusters on other hosts have in common.
+
+    Attributes:
+        nodes: how many hosts take part.
+        workers: worker processes per node; 0 means one per usable core of that host.
+        python: the interpreter on the hosts; "" means the one that `interpreter` tells.
+        imports: modules that the nodes import, so that the environments of these modules are registered there.
+        bind: the address at which the head listens, "host" or "host:port"; "" leaves the choice to the head: loopback
+            for `tcp`, the address that routes to the hosts otherwise.
+        wait_s: how long the head waits for the nodes, in seconds; None waits for ever.
+    """
+
+    kind: ClassVar[str] = ""
+
+    nodes: int = 1
+    workers: int = 0
+    python: str = ""
+    imports: tuple[str, ...] = ()
+    bind: str = ""
+    wait_s: float | None = 60.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if each.type == "tuple[str, ...]":
+                object.__setattr__(self, each.name, _texts(self, each.name))
+            elif each.type == "str":
+                _check_text(self, each.name)
+        self._check()
+        _check_whole(self, "nodes", 1, MAX_NODES)
+        _check_whole(self, "workers", 0, MAX_WORKERS_PER_NODE)
+        _check_python(self)
+        _check_imports(self)
+        _check_seconds(self)
+        if self.bind:
+            split_address(self.bind, what=f"{self.kind}: bind")
+
+    def _check(self) -> None:
+        """Check what only this kind has."""
+
+    @property
+    def interpreter(self) -> str:
+        """The Python that is started on the hosts: `python`, or this one, or "python3" where hosts share no disk."""
+        return self.python or sys.executable
+
+    @property
+    def text(self) -> str:
+        """The short text that means the same."""
+        options = _options(self)
+        return f"{self.kind}:{','.join(options)}" if options else self.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tcp(Remote):
+    """Node processes on this host, reached by TCP on loopback: for trying things, and for tests."""
+
+    kind: ClassVar[str] = "tcp"
+
+    nodes: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ssh(Remote):
+    """Hosts reached by SSH, one node each. Host keys are always checked.
+
+    Attributes:
+        hosts: "host", "user@host" or "user@host:port"; IPv6 addresses in brackets.
+        known_hosts: a file of host keys in place of ~/.ssh/known_hosts.
+        config: a file in place of ~/.ssh/config.
+        identity: a file with the private key in place of the usual ones and the agent.
+    """
+
+    kind: ClassVar[str] = "ssh"
+
+    hosts: tuple[str, ...]
+    known_hosts: str = ""
+    config: str = ""
+    identity: str = ""
+    nodes: int = field(init=False, default=0)
+
+    def _check(self) -> None:
+        if not self.hosts:
+            raise ConfigError("ssh: no host is named. Name at least one, as in 'ssh://node1,user@node2:2222'.")
+        seen: set[tuple[str, int]] = set()
+        for host in self.hosts:
+            address = split_address(host, what="ssh: host", user=True)
+            place = (address.host.lower(), address.port or 22)
+            if place in seen:
+                raise ConfigError(
+                    f"ssh: host {host[:80]!r} is named twice, and a host runs one node. "
+                    "Name it once; for more processes there set workers=."
+                )
+            seen.add(place)
+        object.__setattr__(self, "nodes", len(self.hosts))
+
+    @property
+    def interpreter(self) -> str:
+        """The Python that is started on the hosts; "python3" unless another was named."""
+        return self.python or "python3"
+
+    @property
+    def text(self) -> str:
+        """The short text that means the same."""
+        options = _options(self)
+        return f"ssh://{','.join(self.hosts)}" + (f"?{'&'.join(options)}" if options else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slurm(Remote):
+    """One job of a Slurm cluster, one node per host of the job.
+
+    Attributes:
+        partition: where the job runs; "" leaves it to Slurm.
+        account: who pays; "" leaves it to Slurm.
+        qos: the quality of service; "" leaves it to Slurm.
+        time: the time limit as Slurm writes it: "30" (minutes), "2:00:00", "1-00:00:00" or "UNLIMITED".
+        cpus: CPUs per host. 0 means as many as `workers`, and the whole host if that is 0 too.
+        extra: further options of sbatch, as "--mem=8G"; without blanks and quotes.
+        folder: where the keys and the output of the job lie; all hosts must see it. "" means ~/.clusterenv.
+    """
+
+    kind: ClassVar[str] = "slurm"
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    time: str = ""
+    cpus: int = 0
+    extra: tuple[str, ...] = ()
+    folder: str = ""
+    wait_s: float | None = 600.0
+
+    def _check(self) -> None:
+        for name in ("partition", "account", "qos"):
+            value = getattr(self, name)
+            if value and not _NAMES.fullmatch(value):
+                raise _refused(self, name, value, "letters, digits and . _ @ + -, as in 'cpu' or 'cpu,long'")
+        if self.time and not _TIME.fullmatch(self.time):
+            raise _refused(self, "time", self.time, "minutes, h:mm:ss, d-hh:mm:ss or UNLIMITED, as in '2:00:00'")
+        if self.time and not re.search(r"[1-9UI]", self.time):
+            raise ConfigError(f"slurm: time={self.time!r} means no limit to Slurm. Write 'UNLIMITED' if you mean that.")
+        _check_whole(self, "cpus", 0, MAX_WORKERS_PER_NODE)
+        for option in self.extra:
+            _check_sbatch(option)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(Remote):
+    """Machines on which somebody starts the node by hand; the head tells the command and waits."""
+
+    kind: ClassVar[str] = "join"
+
+    @property
+    def interpreter(self) -> str:
+        """The Python of the command that is shown; "python3" unless another was named."""
+        return self.python or "python3"
+
+
+KINDS: dict[str, type[Remote]] = {kind.kind: kind for kind in (Join, Slurm, Ssh, Tcp)}
+
+
+def parse_remote(text: str) -> Remote:
+    """Turn the short text of a cluster on other hosts into the typed object.
+
+    Example:
+        >>> parse_remote("slurm:nodes=4,partition=cpu").nodes
+        4
+        >>> parse_remote("ssh://a,user@b:2222?workers=4").text
+        'ssh://a,user@b:2222?workers=4'
+    """
+    if not isinstance(text, str):
+        raise ConfigTypeError(f"cluster={text!r} must be a text such as 'ssh://node1,node2'.")
+    kind, colon, rest = text.partition(":")
+    if kind not in KINDS:
+        raise ConfigError(f"cluster={text[:80]!r}: " + unknown("kind", kind, KINDS))
+    odd = re.search(r"[^!-~]", text)
+    if odd or len(text) > MAX_TEXT:
+        why = f"the character {odd.group()!r}" if odd else f"{len(text)} characters"
+        raise ConfigError(
+            f"cluster={text[:80]!r} must be at most {MAX_TEXT} ASCII characters without blanks, and it has {why}. "
+            "Inside a value write it as %20 and the like, or use the typed form."
+        )
+    if kind == "ssh":
+        return _parse_ssh(text, rest)
+    if colon and not rest:
+        raise ConfigError(f"cluster={text!r}: nothing follows the colon. Write {kind!r}, or as in '{kind}:nodes=2'.")
+    return KINDS[kind](**_values(KINDS[kind], text, rest.split(",") if rest else []))
+
+
+def split_address(text: str, *, what: str = "address", user: bool = False) -> Address:
+    """Take "host", "host:port" or, where `user` allows it, "user@host:port" apart; brackets hold an IPv6 address.
+
+    Example:
+        >>> split_address("[::1]:22")
+        Address(user='', host='::1', port=22)
+    """
+    name, at, rest = text.rpartition("@") if user else ("", "", text)
+    if at and not _USER.fullmatch(name):
+        raise ConfigError(
+            f"{what} {text[:80]!r}: {name[:80]!r} must be a user: letters, digits and . _ -, as in 'me@a'."
+        )
+    found = re.fullmatch(r"(\[(?P<six>[^\]]*)\]|(?P<host>[^:\[\]]*))(:(?P<port>[^:]*))?", rest)
+    if not found:
+        raise ConfigError(
+            f"{what} {text[:80]!r} must be 'host' or 'host:port'. Put an IPv6 address in brackets, as in '[::1]:22'."
+        )
+    port = found["port"]
+    if port is not None and not (re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
+        raise ConfigError(f"{what} {text[:80]!r}: the port {port[:80]!r} must be a number between 1 and 65535.")
+    host = found["host"] if found["six"] is None else found["six"]
+    if not (_HOST.fullmatch(host) if found["six"] is None else _is_ipv6(host)):
+        raise ConfigError(
+            f"{what} {text[:80]!r} must be the name or the address of a host: 1 to 253 letters, digits and . _ -, "
+            "with a letter or a digit at both ends; or an IPv6 address in brackets."
+        )
+    return Address(name, host, int(port or 0))
+
+
+def _is_ipv6(host: str) -> bool:
+    address, _, zone = host.partition("%")
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        return False
+    return "%" not in host or bool(_USER.fullmatch(zone))
+
+
+# From text to values.
+
+
+def _parse_ssh(text: str, rest: str) -> Ssh:
+    if not rest.startswith("//"):
+        raise ConfigError(f"cluster={text[:80]!r} must name its hosts as in 'ssh://node1,user@node2:2222'.")
+    hosts, question, query = rest[2:].partition("?")
+    if question and not query:
+        raise ConfigError(f"cluster={text[:80]!r}: nothing follows the question mark. Leave it out.")
+    values = _values(Ssh, text, query.split("&") if query else [])
+    return Ssh(hosts=tuple(hosts.split(",")) if hosts else (), **values)
+
+
+def _values(kind: type[Remote], text: str, options: list[str]) -> dict[str, Any]:
+    """The fields that the options of a text set."""
+    known = {each.name: each for each in _fields(kind)}
+    values: dict[str, Any] = {}
+    for option in options:
+        key, equals, raw = option.partition("=")
+        where = f"cluster={text[:80]!r}: "
+        if not equals:
+            raise ConfigError(f"{where}{option[:80]!r} must be key=value, as in 'workers=4'.")
+        if key not in known:
+            raise ConfigError(where + unknown("key", key, known))
+        several = known[key].type == "tuple[str, ...]"
+        if key in values and not several:
+            raise ConfigError(f"{where}{key}= is given twice. Give it once.")
+        value = _value(known[key], where, _decoded(where, raw))
+        values[key] = (*values.get(key, ()), value) if several else value
+    return values
+
+
+def _value(each: Field[Any], where: str, text: str) -> Any:
+    """A text as the type of its field."""
+    if each.type == "int":
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            raise ConfigError(f"{where}{each.name}={text[:80]!r} must be a whole number, as in '{each.name}=4'.")
+        return int(text)
+    if each.type == "float | None":
+        if text == "none":
+            return None
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+            raise ConfigError(f"{where}{each.name}={text[:80]!r} must be seconds, as in '60', or 'none' for no limit.")
+        return float(text)
+    if not text:
+        raise ConfigError(f"{where}{each.name}= has no value. Give one, or leave the key out.")
+    return text
+
+
+def _decoded(where: str, raw: str) -> str:
+    if re.search(r"%(?![0-9A-Fa-f]{2})", raw):
+        raise ConfigError(
+            f"{where}{raw[:80]!r} has a percent sign that is not %XX. Write a percent sign itself as %25."
+        )
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where}{raw[:80]!r} must be UTF-8 behind its percent signs.") from None
+
+
+def _options(cluster: Remote) -> list[str]:
+    """What differs from the defaults, as key=value."""
+    found = []
+    for each in _fields(type(cluster)):
+        value = getattr(cluster, each.name)
+        if value == each.default and type(value) is type(each.default):
+            continue
+        for one in value if isinstance(value, tuple) else [value]:
+            shown = "none" if one is None else f"{one:.9f}".rstrip("0").rstrip(".") if type(one) is float else str(one)
+            found.append(f"{each.name}={quote(shown, safe='/:.-_=@~+')}")
+    return found
+
+
+def _fields(kind: type[Remote]) -> list[Field[Any]]:
+    """The fields that a key of the text can set: those with a default."""
+    return [each for each in fields(kind) if each.init and each.default is not MISSING]
+
+
+# Checks. Each raises ConfigError with the value, what it must be, and an example.
+
+
+def _refused(cluster: Remote, name: str, value: object, must_be: str) -> ConfigError:
+    shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:80] + "..."
+    return ConfigError(f"{cluster.kind}: {name}={shown} must be {must_be}.")
+
+
+def _check_whole(cluster: Remote, name: str, least: int, most: int) -> None:
+    value = getattr(cluster, name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigTypeError(f"{cluster.kind}: {name}={value!r} must be a whole number between {least} and {most}.")
+    if not least <= value <= most:
+        raise ConfigError(f"{cluster.kind}: {name}={str(value)[:20]} must be between {least} and {most}.")
+
+
+def _check_text(cluster: Remote, name: str) -> None:
+    value = getattr(cluster, name)
+    if not isinstance(value, str):
+        raise ConfigTypeError(f"{cluster.kind}: {name}={value!r} must be a text.")
+    if not value.isprintable() or value.startswith("-") or len(value) > 1024:
+        raise _refused(cluster, name, value, "at most 1024 printable characters, and may not start with '-'")
+
+
+def _texts(cluster: Remote, name: str) -> tuple[str, ...]:
+    value = getattr(cluster, name)
+    if not isinstance(value, (tuple, list)) or not all(isinstance(each, str) for each in value):
+        raise ConfigTypeError(f"{cluster.kind}: {name}={value!r} must be a tuple of texts, as in {name}=('a', 'b').")
+    return tuple(value)
+
+
+def _check_python(cluster: Remote) -> None:
+    if cluster.python.startswith("~"):
+        raise _refused(cluster, "python", cluster.python, "a full path or a name: nothing on the hosts expands '~'")
+
+
+def _check_imports(cluster: Remote) -> None:
+    for name in cluster.imports:
+        if not _MODULE.fullmatch(name) or len(name) > 255:
+            raise _refused(cluster, "imports", name, "the name of a module, as in 'my_package.my_envs'")
+
+
+def _check_seconds(cluster: Remote) -> None:
+    value = cluster.wait_s
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigTypeError(f"{cluster.kind}: wait_s={value!r} must be seconds, or None to wait for ever.")
+    if not 0.001 <= value < 1e9:  # NaN is refused as well
+        raise _refused(cluster, "wait_s", value, "between 0.001 and 1e9 seconds, or None to wait for ever")
+    object.__setattr__(cluster, "wait_s", round(float(value), 9))
+
+
+def _check_sbatch(option: str) -> None:
+    found = _SBATCH.fullmatch(option)
+    if not found:
+        raise ConfigError(
+            f"slurm: extra={option[:80]!r} must be a long option of sbatch without blanks, quotes, hashes and "
+            "backslashes, as in '--mem=8G'."
+        )
+    if found[1] in _FIELDS:
+        raise ConfigError(
+            f"slurm: extra={option[:80]!r} has a field of its own. Use {_FIELDS[found[1]]}= in its place."
+        )
+    if found[1] in _OURS:
+        raise ConfigError(f"slurm: extra={option[:80]!r} is not for you to set: ClusterEnv needs it. Leave it out.")

@@ -1,0 +1,36 @@
+"""Which launcher starts the nodes of a cluster. Each is imported only when it is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterenv.clusters import Join, Remote, Slurm, Ssh, Tcp
+from clusterenv.errors import ConfigTypeError
+
+if TYPE_CHECKING:
+    from clusterenv.launchers.base import Launcher
+
+
+def launcher_for(cluster: Remote) -> Launcher:
+    """The launcher of a cluster; nothing is started yet.
+
+    Raises:
+        ConfigError: it needs a library that is not installed; the message has the line that installs it.
+    """
+    if isinstance(cluster, Tcp):
+        from clusterenv.launchers.processes import ProcessLauncher
+
+        return ProcessLauncher(cluster)
+    if isinstance(cluster, Ssh):
+        from clusterenv.launchers.ssh import SshLauncher
+
+        return SshLauncher(cluster)
+    if isinstance(cluster, Slurm):
+        from clusterenv.launchers.slurm import SlurmLauncher
+
+        return SlurmLauncher(cluster)
+    if isinstance(cluster, Join):
+        from clusterenv.launchers.join import JoinLauncher
+
+        return JoinLauncher(cluster)
+    raise ConfigTypeError(f"cluster={cluster!r} has no launcher. Use Tcp, Ssh, Slurm or Join.")

@@ -1,0 +1,93 @@
+"""The head's view of one node on another host: its connection, its workers, and what it was asked."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from clusterenv.cluster.requests import Asking
+from clusterenv.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterenv.transport.sockets import Hub
+
+    Handler = Callable[[m.Answer, Sequence[Any]], None]
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """A node that has joined.
+
+    Attributes:
+        index: of the node in the cluster.
+        hub: the head's socket.
+        peer: its connection.
+        hello: how it introduced itself.
+        workers: the indices of its workers in the cluster.
+        blocks: their slots.
+        heard_s: when it was last heard.
+        lost: whether it is given up.
+        lives: how often each of its workers was replaced.
+    """
+
+    index: int
+    hub: Hub
+    peer: bytes
+    hello: m.Hello
+    workers: range = range(0)
+    blocks: list[range] = field(default_factory=list)
+    heard_s: float = field(default_factory=time.monotonic)
+    lost: bool = False
+    lives: list[int] = field(default_factory=list)
+    giving: bool = False
+    memories: set[int] = field(default_factory=set)
+    _asking: Asking[list[Any]] = field(default_factory=Asking)
+    _handlers: dict[int, Handler] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.hello.name
+
+    @property
+    def slots(self) -> range:
+        """All its slots."""
+        return range(self.blocks[0].start, self.blocks[-1].stop) if self.blocks else range(0)
+
+    def ask(self, kind: type[m.Request], handler: Handler, frames: Sequence[Any] = (), /, **fields: Any) -> int:
+        """Send a request; `handler` takes its answer. Returns its number."""
+        number = self._asking.next()
+        settled = self._asking.settled if self._handlers else number - 1
+        message = [m.encode(kind(number=number, settled=settled, **fields)), *frames]
+        self._asking.note(number, message, time.monotonic())
+        self._handlers[number] = handler
+        self.hub.send(self.peer, message)
+        return number
+
+    def tell(self, message: m.Message) -> None:
+        """Send something that is not answered."""
+        self.hub.send(self.peer, [m.encode(message)])
+
+    def answered(self, number: int) -> Handler | None:
+        """The handler of a request that has just been answered; None if it was answered before."""
+        return self._handlers.pop(number, None) if self._asking.answered(number) else None
+
+    def come_back(self, peer: bytes) -> None:
+        """The connection was renewed: all that is not answered goes out again."""
+        self.peer = peer
+        for message in self._asking.everything(time.monotonic()):
+            self.hub.send(self.peer, message)
+
+    def ask_again(self, now_s: float, limit_s: float) -> None:
+        """Send what has waited for its answer for this long once more."""
+        for message in self._asking.overdue(now_s, limit_s):
+            self.hub.send(self.peer, message)
+
+    def give_up(self) -> None:
+        """It will not answer any more."""
+        self.lost = True
+        self._asking.forget()
+        self._handlers.clear()

@@ -1,0 +1,248 @@
+"""How nodes come in: the head listens, a launcher starts them, and each is checked before it is welcome."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from clusterenv import __version__
+from clusterenv.cluster.slots import split
+from clusterenv.clusters import Tcp, split_address
+from clusterenv.errors import LaunchError, ProtocolError, WorkersMissing
+from clusterenv.launchers.base import NodeJob
+from clusterenv.launchers.choose import launcher_for
+from clusterenv.node.host import Host
+from clusterenv.transport.addresses import LOOPBACK, own_addresses
+from clusterenv.transport.security import make_keys
+from clusterenv.transport.sockets import Address, Hub
+from clusterenv.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterenv.clusters import Remote
+
+_logger = logging.getLogger(__name__)
+
+SILENCE_S, BEAT_S = 10.0, 2.0
+_LOOK_S = 0.25
+_TELL_EVERY_S = 10.0
+_EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
+
+
+class Joining:
+    """The door of a cluster.
+
+    Args:
+        cluster: where the nodes are.
+    """
+
+    silence_s = SILENCE_S
+
+    def __init__(self, cluster: Remote) -> None:
+        self._cluster = cluster
+        self._launcher = launcher_for(cluster)
+        self._keys = make_keys()
+        self._hub: Hub | None = None
+        self._hosts: dict[str, Host] = {}  # by incarnation, those that are welcome
+        self._peers: dict[bytes, Host] = {}
+        self._lives: dict[int, int] = {}
+        self._wanted = cluster.nodes  # how many more may come in
+        self._new: list[Host] = []
+        self._refused: list[str] = []
+        self._back: dict[int, dict[int, Sequence[int | None]]] = {}  # lost hosts that are started again
+
+    def gather(self, num_envs: int) -> tuple[list[Host], list[range]]:
+        """Start the nodes, wait until all are there, and give each its slots."""
+        where = split_address(self._cluster.bind) if self._cluster.bind else None
+        usual = LOOPBACK if isinstance(self._cluster, Tcp) else _EVERYWHERE
+        host, port = (where.host, where.port) if where is not None else (usual, 0)
+        self._hub = hub = Hub(self._keys, host, port)
+        self._launcher.start(self._job(host, hub.port))
+        self._wait_for_all()
+        hosts = sorted(self._new, key=lambda host: host.name)
+        self._new = []
+        return self._share(hosts, num_envs)
+
+    def _job(self, listen: str, port: int) -> NodeJob:
+        reachable = own_addresses() if listen in (_EVERYWHERE, "::") else [listen]
+        heads = ",".join(Address(host, port).url for host in reachable)
+        imports = [word for module in self._cluster.imports for word in ("--import", module)]
+        workers = ["--workers", str(self._cluster.workers)] if self._cluster.workers else []
+        self.heads = heads
+        return NodeJob(
+            arguments=("--head", heads, *imports, *workers),
+            keys=self._keys.node.text(),
+            python=self._cluster.interpreter,
+        )
+
+    def _share(self, hosts: list[Host], num_envs: int) -> tuple[list[Host], list[range]]:
+        wanted = [host.hello.workers or host.hello.cores or 1 for host in hosts]
+        blocks = split(num_envs, sum(wanted))
+        first = 0
+        sharing: list[Host] = []
+        for host, workers in zip(hosts, wanted, strict=True):
+            mine = blocks[first : first + workers]
+            if not mine:
+                host.tell(m.Close(limit_s=0.0))
+                continue
+            self._settle(host, len(sharing), range(first, first + len(mine)), mine)
+            sharing.append(host)
+            first += len(mine)
+        return sharing, blocks
+
+    def _settle(self, host: Host, index: int, workers: range, blocks: list[range]) -> None:
+        host.index, host.workers, host.blocks = index, workers, blocks
+        host.lives = [0] * len(blocks)
+
+    def _wait_for_all(self) -> None:
+        limit_s = self._cluster.wait_s
+        end = None if limit_s is None else time.monotonic() + limit_s
+        told_s = time.monotonic()
+        while len(self._new) < self._cluster.nodes:
+            self.receive(_LOOK_S)
+            now = time.monotonic()
+            problem = self._refused[0] if self._refused else self._launcher.failure()
+            if problem and len(self._new) < self._cluster.nodes:
+                raise LaunchError(f"a node could not join: {problem}")
+            if now - told_s > _TELL_EVERY_S:
+                told_s = now
+                arrived = f"{len(self._new)} of {self._cluster.nodes} nodes are there"
+                _logger.info("%s; %s", arrived, self._launcher.status())
+            if end is not None and now > end:
+                hint = f"{self._launcher.status()}. {self.last_words()}"
+                raise WorkersMissing(len(self._new), self._cluster.nodes, limit_s or 0.0, hint, what="nodes")
+
+    def receive(self, limit_s: float) -> tuple[Host, m.FromNode, list[Any]] | None:
+        """The next message of a node that is welcome; who knocks is let in, or told why not."""
+        got = self._open().receive(limit_s)
+        if got is None:
+            return None
+        peer, frames = got
+        try:
+            message = m.decode_from_node(frames)
+        except ProtocolError as error:
+            _logger.warning("a message of a node was dropped: %s", error)
+            return None
+        if isinstance(message, m.Hello):
+            self._greet(peer, message)
+            return None
+        host = self._peers.get(peer)
+        return None if host is None else (host, message, frames[1:])
+
+    def _greet(self, peer: bytes, hello: m.Hello) -> None:
+        host = self._hosts.get(hello.incarnation)
+        if host is not None and not host.lost:  # after a broken connection
+            self._peers.pop(host.peer, None)
+            self._peers[peer] = host
+            self._welcome(peer)
+            host.come_back(peer)
+            return
+        reason = self._objection(hello)
+        if host is not None:
+            reason = "it was silent for too long and has been replaced"
+        elif reason is None and self._wanted < 1:
+            reason = f"all {self._cluster.nodes} nodes are there already"
+        if reason is not None:
+            _logger.warning("node %s is refused: %s", hello.name, reason)
+            self._open().send(peer, [m.encode(m.Refuse(reason=reason))])
+            if self._wanted > 0:
+                self._refused.append(f"{hello.name}: {reason}")
+            return
+        self._wanted -= 1
+        host = Host(-1, self._open(), peer, hello)
+        self._hosts[hello.incarnation] = self._peers[peer] = host
+        self._new.append(host)
+        self._welcome(peer)
+
+    def _objection(self, hello: m.Hello) -> str | None:
+        if hello.protocol != m.PROTOCOL or hello.clusterenv != __version__:
+            return (
+                f"it has clusterenv {hello.clusterenv} (protocol {hello.protocol}), the head has {__version__} "
+                f"(protocol {m.PROTOCOL}). Install the same version on all hosts."
+            )
+        if hello.run != self._keys.node.run:
+            return "it belongs to another run"
+        return None
+
+    def _welcome(self, peer: bytes) -> None:
+        self._open().send(peer, [m.encode(m.Welcome(silence_s=SILENCE_S, beat_s=BEAT_S))])
+
+    # After a loss.
+
+    def life(self, index: int) -> int:
+        """How often a host was replaced, or lost its weights."""
+        return self._lives.get(index, 0)
+
+    def forget_weights(self, index: int) -> None:
+        """The host has no weights that it could use."""
+        self._lives[index] = self.life(index) + 1
+
+    def replace(self, host: Host, worker: int, seeds: Sequence[int | None]) -> None:
+        """A worker of a lost host is wanted again: start the host again, once for all its workers."""
+        if host.index not in self._back:
+            if not self._launcher.restart(host.index):
+                why = self._launcher.failure() or ""
+                raise LaunchError(f"node {host.name} is lost, and its launcher cannot start it again. {why}")
+            self._wanted += 1
+            self._back[host.index] = {}
+        self._back[host.index][worker] = seeds
+
+    def returning(self) -> list[tuple[int, dict[int, Sequence[int | None]]]]:
+        """The hosts that were started again, with the seeds of their workers."""
+        back, self._back = self._back, {}
+        return sorted(back.items())
+
+    def wait_for(self, old: Host) -> Host:
+        """Wait for the node that takes the place of a lost one."""
+        self._wait_for_one()
+        host = self._new.pop()
+        self._settle(host, old.index, old.workers, old.blocks)
+        self._lives[old.index] = self.life(old.index) + 1
+        return host
+
+    def _wait_for_one(self) -> None:
+        limit_s = self._cluster.wait_s
+        end = None if limit_s is None else time.monotonic() + limit_s
+        while not self._new:
+            self.receive(_LOOK_S)
+            problem = self._launcher.failure()
+            if problem:
+                raise LaunchError(f"a node could not come back: {problem}")
+            if end is not None and time.monotonic() > end:
+                raise LaunchError(f"a node did not come back within {limit_s} s. {self.last_words()}")
+
+    def last_words(self) -> str:
+        """What the nodes wrote last, for an error."""
+        lines = [f"{name}: {text.strip()[-500:]}" for name, text in self._launcher.logs().items() if text.strip()]
+        return "Their last words: " + " | ".join(lines) if lines else ""
+
+    def close(self, hosts: list[Host], limit_s: float) -> None:
+        """Let the nodes close within the limit, then end them."""
+        end = time.monotonic() + limit_s
+        hub = self._hub
+        if hub is not None:
+            for host in hosts:
+                host.tell(m.Close(limit_s=limit_s))
+            waiting = {host.peer for host in hosts}
+            while waiting and time.monotonic() < end:
+                got = hub.receive(min(_LOOK_S, max(0.0, end - time.monotonic())))
+                if got is not None and _says_goodbye(got[1]):
+                    waiting.discard(got[0])
+        self._launcher.close(max(0.0, end - time.monotonic()))
+        if hub is not None:
+            hub.close()
+            self._hub = None
+
+    def _open(self) -> Hub:
+        if self._hub is None:
+            raise LaunchError("the cluster is closed.")
+        return self._hub
+
+
+def _says_goodbye(frames: list[Any]) -> bool:
+    try:
+        return isinstance(m.decode_from_node(frames), m.Leave)
+    except ProtocolError:
+        return False

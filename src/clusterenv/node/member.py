@@ -1,0 +1,223 @@
+"""The node program: joins a head, serves it, and ends when it is told to, or when the head falls silent."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import importlib
+import logging
+import os
+import platform
+import secrets
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from clusterenv import __version__
+from clusterenv.config import usable_cores
+from clusterenv.errors import ConfigError, LaunchError, words_of
+from clusterenv.node.service import Service
+from clusterenv.transport.sockets import Address, Link, reachable
+from clusterenv.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterenv.transport.security import NodeKeys
+
+_logger = logging.getLogger(__name__)
+
+# Until the head says otherwise: how long we look for it, and then wait for its welcome.
+_JOIN_S = 30.0
+_LOOK_S = 0.25
+_GOODBYE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """How a node joins.
+
+    Attributes:
+        heads: addresses of the head, tried in this order.
+        keys: of the run.
+        imports: modules to import first, so that their environments are known here.
+        workers: how many workers; 0 for one per core.
+        name: of this node, for messages.
+        stdin: whether the node ends when standard input closes.
+    """
+
+    heads: Sequence[Address]
+    keys: NodeKeys
+    imports: Sequence[str] = ()
+    workers: int = 0
+    name: str = ""
+    stdin: bool = False
+
+
+def run_node(membership: Membership) -> None:
+    """Join the head and serve it to the end.
+
+    Raises:
+        ConfigError: a module cannot be imported.
+        LaunchError: no address of the head can be reached, or the head refuses this node.
+    """
+    for module in membership.imports:
+        _import(module)
+    address = _first_reachable(membership.heads)
+    link = Link(membership.keys, address)
+    try:
+        Member(membership, link, address).run()
+    finally:
+        link.close(_GOODBYE_S)
+
+
+class Member:
+    """One node's connection and what it serves through it."""
+
+    def __init__(self, membership: Membership, link: Link, address: Address) -> None:
+        self._membership, self._link, self._address = membership, link, address
+        self._service = Service(self._send, membership.imports)
+        self._outbox: collections.deque[list[Any]] = collections.deque()
+        self._incarnation = secrets.token_hex(8)
+        self._connected = self._welcome = False
+        self._silence_s, self._beat_s = _JOIN_S, 2.0
+        self._down_since = self._beat_at = time.monotonic()
+        self._why = "told to"
+        self._stopping = False
+
+    def run(self) -> None:
+        """Serve until the end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(ValueError):  # not in the main thread: a test
+                signal.signal(number, self._stop)
+        try:
+            while not self._service.ended and not self._over():
+                self._turn()
+            _logger.info("the node ends: %s", self._why)
+        finally:
+            self._flush()
+            self._link.send([m.encode(m.Leave(reason=self._why))])
+            self._service.close(0.0)
+
+    def _stop(self, number: int, frame: Any) -> None:
+        self._stopping, self._why = True, f"signal {signal.Signals(number).name}"
+
+    def _over(self) -> bool:
+        if self._stopping:
+            return True
+        silent_s = 0.0 if self._connected and self._welcome else time.monotonic() - self._down_since
+        if silent_s > self._silence_s:
+            if not self._welcome:
+                raise LaunchError(
+                    f"the head at {self._address.url} did not let this node in within {self._silence_s:.0f} s. Is the "
+                    "key file that of this run?"
+                )
+            self._why = f"the head fell silent for {silent_s:.0f} s"
+            return True
+        if self._membership.stdin and _closed(sys.stdin.fileno()):
+            self._why = "standard input was closed"
+            return True
+        return False
+
+    def _turn(self) -> None:
+        for event in self._link.events():
+            self._note(event)
+        while (frames := self._link.receive()) is not None:
+            self._take(frames)
+            if self._service.ended:
+                return
+        self._service.progress()
+        self._beat()
+        self._flush()
+        if self._service.stepping:
+            return
+        extra = [sys.stdin.fileno()] if self._membership.stdin else []
+        self._link.wait(0.005 if self._outbox else _LOOK_S, [*self._service.descriptors(), *extra])
+
+    def _note(self, event: str) -> None:
+        if event == "up":
+            self._connected = True
+            self._send([m.encode(self._hello())])
+            self._service.send_again()
+        elif event == "down":
+            self._connected, self._down_since = False, time.monotonic()
+            self._outbox.clear()
+        elif not self._welcome:
+            raise LaunchError(
+                f"the head at {self._address.url} refused the keys of this node. Take the key file of this run."
+            )
+
+    def _take(self, frames: list[Any]) -> None:
+        message = m.decode_from_head(frames)
+        if isinstance(message, m.Refuse):
+            raise LaunchError(f"the head refused this node: {message.reason}")
+        if isinstance(message, m.Welcome):
+            self._welcome = True
+            self._silence_s, self._beat_s = message.silence_s, message.beat_s
+        else:
+            self._service.handle(frames)
+
+    def _send(self, frames: list[Any]) -> None:
+        if self._connected:  # otherwise it is sent again when there is a connection
+            self._outbox.append(frames)
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._outbox and self._link.send(self._outbox[0]):
+            self._outbox.popleft()
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if self._welcome and self._connected and now >= self._beat_at and not self._outbox:
+            self._beat_at = now + self._beat_s
+            beat = m.Beat(progress=self._service.played_steps(), seen=self._service.seen)
+            self._link.send([m.encode(beat)])
+
+    def _hello(self) -> m.Hello:
+        mine = self._membership
+        return m.Hello(
+            protocol=m.PROTOCOL,
+            run=mine.keys.run,
+            incarnation=self._incarnation,
+            name=mine.name or socket.gethostname(),
+            clusterenv=__version__,
+            python=platform.python_version(),
+            gymnasium=gymnasium.__version__,
+            cores=usable_cores(),
+            workers=mine.workers,
+            imports=list(mine.imports),
+        )
+
+
+def _import(module: str) -> None:
+    """Import a module that this host's own command line names."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # the user's code
+        why, here = f"{type(error).__name__}: {words_of(error)}", socket.gethostname()
+        raise ConfigError(f"--import {module}: {why}. Install what it needs on {here}.") from error
+
+
+def _first_reachable(heads: Sequence[Address]) -> Address:
+    tried = []
+    for address in heads:
+        problem = reachable(address)
+        if problem is None:
+            return address
+        tried.append(f"{address.host}:{address.port} ({problem})")
+    raise LaunchError(
+        f"head address not reachable from the node {socket.gethostname()}: tried {', '.join(tried)}. Open the port, or "
+        "set bind= of the cluster to an address of the head that its nodes can reach."
+    )
+
+
+def _closed(fd: int) -> bool:
+    """Whether an input has come to its end; what somebody types is thrown away."""
+    ready, _, _ = select.select([fd], [], [], 0)
+    return bool(ready) and os.read(fd, 4096) == b""

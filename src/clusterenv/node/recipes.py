@@ -1,0 +1,69 @@
+"""How a node builds environments that the head asks for: from names that this host knows, never from code."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+
+from clusterenv.errors import ConfigError, ProtocolError
+from clusterenv.wire.envs import Recipe, recipe_from_data
+from clusterenv.worker.block import EnvBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from clusterenv.worker.base import Block
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFactory:
+    """Makes one environment on a worker of this host."""
+
+    recipe: Recipe
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        """Make the environment and wrap it."""
+        env = gymnasium.make(self.recipe.env_id, **self.recipe.kwargs)
+        for wrapper in self.recipe.wrappers:
+            env = wrapper(env)
+        return env
+
+
+def builders_of(order: Any, blocks: Sequence[range], imports: Collection[str]) -> list[Callable[[], Block]]:
+    """What builds each block, from what the head sent: (recipes, recipe of each slot, autoreset mode, rebuild).
+
+    Raises:
+        ProtocolError: the order makes no sense.
+        ConfigError: this host does not know an environment, or was not told to import its module.
+    """
+    try:
+        recipes, of_slot, mode, rebuild = order
+        factories = [RecipeFactory(recipe_from_data(data, imports)) for data in recipes]
+        chosen = [factories[index] for index in of_slot]
+    except (TypeError, ValueError, IndexError) as error:
+        raise ProtocolError(f"the order to build environments cannot be read: {error}") from error
+    slots = blocks[-1].stop - blocks[0].start
+    if len(chosen) != slots or not isinstance(mode, AutoresetMode):
+        raise ProtocolError(f"the order to build environments is for {len(chosen)} slots, not for {slots}.")
+    for factory in factories:
+        _check_known(factory.recipe.env_id)
+    first = blocks[0].start
+    return [
+        functools.partial(
+            EnvBlock, chosen[block.start - first : block.stop - first], block, mode, rebuild=bool(rebuild)
+        )
+        for block in blocks
+    ]
+
+
+def _check_known(env_id: str) -> None:
+    if env_id.partition(":")[2] or env_id in gymnasium.registry:
+        return
+    raise ConfigError(
+        f"this host does not know the environment {env_id!r}. Install the package that has it here, and name its "
+        "module in imports= of the cluster (or --import on the command line of the node)."
+    )

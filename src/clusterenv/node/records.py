@@ -1,0 +1,124 @@
+"""What head and nodes tell each other beside rows: how our own classes become plain data, and come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gymnasium.vector import AutoresetMode
+
+from clusterenv.errors import ResultError
+from clusterenv.transport.fragments import FragmentSpec
+from clusterenv.wire.plain import Codec
+from clusterenv.wire.policies import (
+    distribution_from_data,
+    distribution_to_data,
+    leaves_from_data,
+    leaves_to_data,
+    runtime_from_data,
+    runtime_to_data,
+    weights_from_data,
+    weights_to_data,
+)
+from clusterenv.worker.actor import Attachment, Fragment
+from clusterenv.worker.describe import BlockDescription
+from clusterenv.worker.loop import Reply
+from clusterenv.worker.report import Failure, Report, packable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CODEC = Codec([AutoresetMode, BlockDescription, Failure, Fragment, Reply, Report])
+
+
+def pack_report(report: Report) -> bytes:
+    """A report as bytes; what cannot travel becomes a failure that says so. Nothing for an empty one."""
+    if not report:
+        return b""
+    try:
+        return CODEC.pack(report)
+    except ResultError:
+        return CODEC.pack(packable(report, CODEC.pack))
+
+
+def pack_reply(reply: Reply, name: str) -> bytes:
+    """A reply as bytes; a value that cannot travel becomes an error that says so."""
+    try:
+        return CODEC.pack(reply)
+    except ResultError as error:
+        if isinstance(reply.value, Report):
+            return CODEC.pack(Reply(packable(reply.value, CODEC.pack), request=reply.request))
+        return CODEC.pack(Reply(error=f"the result of {name!r} {error}", request=reply.request))
+
+
+def describe_plainly(description: BlockDescription) -> BlockDescription:
+    """A description whose metadata can travel; what cannot is left out, since nothing of ours needs it."""
+    metadata: dict[str, Any] = {}
+    for key, value in description.metadata.items():
+        try:
+            CODEC.pack(value)
+        except ResultError:
+            continue
+        metadata[key] = value
+    return BlockDescription(
+        description.slots,
+        description.observation_space,
+        description.action_space,
+        metadata,
+        description.render_mode,
+        description.others,
+    )
+
+
+def attachment_to_data(attachment: Attachment) -> dict[str, Any]:
+    """A policy without its weights. Raises ConfigError if it cannot travel to another host."""
+    return {
+        "runtime": runtime_to_data(attachment.runtime),
+        "distribution": distribution_to_data(attachment.distribution),
+        "state": leaves_to_data(attachment.state),
+        "weights": weights_to_data(attachment.weights),
+        "seed": attachment.seed,
+        "name": attachment.name,
+        "deterministic": attachment.deterministic,
+    }
+
+
+def attachment_from_data(data: Mapping[str, Any]) -> Attachment:
+    """Undo `attachment_to_data`."""
+    return Attachment(
+        runtime_from_data(data["runtime"]),
+        distribution_from_data(data["distribution"]),
+        leaves_from_data(data["state"]),
+        weights_from_data(data["weights"]),
+        int(data["seed"]),
+        str(data["name"]),
+        deterministic=bool(data["deterministic"]),
+    )
+
+
+def fragment_spec_to_data(spec: FragmentSpec) -> dict[str, Any]:
+    """The sizes of fragments, without those of the batch: a node has its own number of slots."""
+    return {
+        "buffers": spec.buffers,
+        "steps": spec.steps,
+        "observation": leaves_to_data(spec.observation),
+        "state": leaves_to_data(spec.state),
+        "action": leaves_to_data((spec.action,)),
+        "params": spec.params,
+        "has_value": spec.has_value,
+    }
+
+
+def fragment_spec_from_data(data: Mapping[str, Any], slots: range, workers: int) -> FragmentSpec:
+    """The sizes of fragments on a node with these slots."""
+    return FragmentSpec(
+        int(data["buffers"]),
+        int(data["steps"]),
+        len(slots),
+        workers,
+        leaves_from_data(data["observation"]),
+        leaves_from_data(data["state"]),
+        leaves_from_data(data["action"])[0],
+        int(data["params"]),
+        bool(data["has_value"]),
+        slots.start,
+    )

@@ -1,0 +1,154 @@
+"""Steps that a head on another host has asked for: from rows in a message to the arena, and back.
+
+A row goes back with the number that its slot was asked with, so the head knows which rows are new, whatever comes
+twice. Rows of single slots are kept track of until the slot is asked for again, and can be shown once more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clusterenv.errors import ProtocolError
+from clusterenv.node.records import pack_report
+from clusterenv.node.rows import results
+from clusterenv.transport.arena import Command
+from clusterenv.wire import messages as m
+from clusterenv.wire.frames import array_of, expect, fill, frame_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from clusterenv.node.local import LocalNode
+    from clusterenv.transport.arena import Arena
+
+    Array = npt.NDArray[Any]
+    RowIndex = npt.NDArray[np.int32]
+
+# How long one look at workers in lock step may take, before the socket is looked at, and the same for single slots.
+_LOCK_STEP_S, _SINGLE_S = 0.02, 0.001
+
+
+class Steps:
+    """The steps of one node.
+
+    Args:
+        node: whose workers take them.
+        arena: of the node.
+        done: takes the number of a lock-step request and the frames of its answer.
+        send: takes the frames of rows that are ready before the rest.
+    """
+
+    def __init__(
+        self, node: LocalNode, arena: Arena, done: Callable[[int, list[Any]], None], send: Callable[[list[Any]], None]
+    ) -> None:
+        self._node, self._arena, self._done, self._send = node, arena, done, send
+        self._everybody = list(range(len(node.blocks)))
+        self._lock_step: tuple[int, bool, RowIndex | None] | None = None  # number, whole, which rows
+        self._flying = np.zeros(arena.spec.num_envs, dtype=np.bool_)
+        self._shown: list[tuple[RowIndex, bytes]] = []  # single rows that were sent, with their reports
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way."""
+        return self._lock_step is not None or bool(self._flying.any())
+
+    def begin(self, request: m.Step, frames: Sequence[Any], objects: Mapping[int, Mapping[int, Any]] | None) -> None:
+        """Put actions into the arena and wake the workers. Frames: [rows], numbers, actions."""
+        arena = self._arena
+        expect(frames, (0 if request.whole else 1) + 1 + len(arena.action), "a step")
+        rows = None if request.whole else self._rows(frames[0])
+        numbers, *actions = frames if request.whole else frames[1:]
+        fill(arena.want, numbers, "request numbers", rows)
+        for array, frame in zip(arena.action, actions, strict=True):
+            fill(array, frame, "actions", rows)
+        self._forget_shown(rows)
+        if request.lock_step:
+            command = Command.STEP if request.whole else Command.STEP_SOME
+            self._lock_step = (request.number, request.whole, rows)
+            self._node.request(command, self._everybody, objects)
+        else:
+            chosen = np.arange(len(self._flying)) if rows is None else rows
+            self._flying[chosen] = True
+            workers = self._workers_of(chosen)
+            self._node.request(Command.SEND, workers, None if objects is None else {w: objects[w] for w in workers})
+
+    def progress(self) -> None:
+        """Look for a short while whether something is ready, and send it."""
+        if self._lock_step is not None:
+            number, whole, rows = self._lock_step
+            if self._node.wait(self._everybody, _LOCK_STEP_S):
+                return
+            self._lock_step = None
+            report = pack_report(self._node.reports())
+            header = m.encode(m.Rows(number=number, report=report, whole=whole))
+            self._done(number, [header, *self._frames(rows)])
+            return
+        self._node.listen()
+        if not self._show_ready():
+            self._node.wait_any(_SINGLE_S)
+            self._node.look()
+            self._show_ready()
+
+    def _show_ready(self) -> bool:
+        arena = self._arena
+        ready: RowIndex = np.flatnonzero(self._flying & (arena.have == arena.want)).astype(np.int32)
+        if not len(ready):
+            return False
+        report = pack_report(self._node.reports())
+        self._flying[ready] = False
+        self._shown.append((ready, report))
+        self._show(ready, report)
+        return True
+
+    def _show(self, rows: RowIndex, report: bytes) -> None:
+        self._send([m.encode(m.Rows(report=report, whole=False)), *self._frames(rows)])
+
+    def show_again(self) -> None:
+        """Send single rows once more that the head may not have."""
+        for rows, report in self._shown:
+            self._show(rows, report)
+
+    def lose(self, worker: int) -> None:
+        """A worker has ended: nothing more comes of its slots."""
+        self._show_ready()
+        self._flying[self._arena.spec.rows(self._node.blocks[worker])] = False
+
+    def forget(self, worker: int) -> None:
+        """Another worker takes the place of a lost one: it owes no step."""
+        rows = self._arena.spec.rows(self._node.blocks[worker])
+        self._arena.have[rows] = self._arena.want[rows]
+        self._flying[rows] = False
+
+    def block_frames(self, block: range) -> list[memoryview]:
+        """The rows of a block, after a reset."""
+        rows = self._arena.spec.rows(block)
+        return [frame_of(array[rows]) for array in results(self._arena)]
+
+    def _frames(self, rows: RowIndex | None) -> list[memoryview]:
+        arena = self._arena
+        index = [] if rows is None else [frame_of(rows)]
+        arrays = [arena.have, *results(arena)]
+        return index + [frame_of(array if rows is None else array[rows]) for array in arrays]
+
+    def _rows(self, frame: Any) -> RowIndex:
+        rows: RowIndex = array_of(frame, np.int32, (memoryview(frame).nbytes // 4,), "rows")
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self._flying)):
+            raise ProtocolError(f"rows up to {rows.max()} were asked for, but there are {len(self._flying)} here.")
+        return rows
+
+    def _workers_of(self, rows: Array) -> list[int]:
+        first = self._arena.spec.first_slot
+        starts = np.array([block.start - first for block in self._node.blocks])
+        found: list[int] = np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist()
+        return found
+
+    def _forget_shown(self, rows: RowIndex | None) -> None:
+        if rows is None:
+            self._shown.clear()
+            return
+        asked = set(rows.tolist())
+        self._shown = [(shown, report) for shown, report in self._shown if not asked.issuperset(shown.tolist())]

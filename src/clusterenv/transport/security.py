@@ -1,0 +1,108 @@
+"""Keys of one run: who may join, and how a node knows the head.
+
+Every run makes two fresh pairs of CURVE keys. The head proves itself with the first; nodes prove themselves with the
+second, which is the only one that the head lets in. A node gets what it needs as a small text, the *key file*, through
+a private channel of the launcher. Nothing in it is of use after the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import stat
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from clusterenv.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pathlib
+
+_FORMAT = 1
+_MAX_BYTES = 4096
+_KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")  # Z85, 32 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKeys:
+    """What a node knows: whom to trust and how to prove itself."""
+
+    run: str
+    server: str
+    public: str
+    secret: str = field(repr=False)
+
+    def text(self) -> str:
+        """The key file, one line."""
+        parts = {"run": self.run, "server": self.server, "public": self.public, "secret": self.secret}
+        return json.dumps({"clusterenv": _FORMAT, **parts})
+
+
+@dataclass(frozen=True, slots=True)
+class RunKeys:
+    """What the head knows."""
+
+    node: NodeKeys
+    secret: str = field(repr=False)
+
+
+def make_keys() -> RunKeys:
+    """Fresh keys for one run."""
+    if not zmq.has("curve"):
+        raise ConfigError("this build of ZeroMQ has no CURVE. Install the wheel of pyzmq: pip install --force pyzmq")
+    server, server_secret = (key.decode() for key in zmq.curve_keypair())
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    return RunKeys(NodeKeys(secrets.token_hex(8), server, public, secret), server_secret)
+
+
+def parse_keys(text: str) -> NodeKeys:
+    """Read the text of a key file.
+
+    Example:
+        >>> keys = make_keys().node
+        >>> parse_keys(keys.text()) == keys
+        True
+    """
+    try:
+        found: Any = json.loads(text) if len(text) <= _MAX_BYTES else None
+        if found is None or found.pop("clusterenv") != _FORMAT:
+            raise ValueError
+        keys = NodeKeys(**found)
+        if not all(_KEY.fullmatch(key) for key in (keys.server, keys.public, keys.secret)):
+            raise ValueError
+        if not re.fullmatch(r"[0-9a-f]{16}", keys.run):
+            raise ValueError
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        raise ConfigError("this is no key file of clusterenv, or it was cut off. Take the one of this run.") from None
+    return keys
+
+
+def read_key_file(path: pathlib.Path) -> NodeKeys:
+    """Read a key file that only its owner can read; anything else is refused."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise ConfigError(f"the key file {str(path)!r} cannot be read: {error.strerror}.") from error
+    with os.fdopen(fd) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(f"the key file {str(path)!r} is not a regular file.")
+        if status.st_mode & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
+            raise ConfigError(f"others can read the key file {str(path)!r} (mode {mode:04o}): chmod 600 it.")
+        return parse_keys(file.read(_MAX_BYTES + 1))
+
+
+def write_key_file(path: pathlib.Path, keys: NodeKeys) -> None:
+    """Write a key file that only we can read; an existing file is never overwritten."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"the key file {str(path)!r} cannot be made: {error.strerror}.") from error
+    with os.fdopen(fd, "w") as file:
+        os.fchmod(fd, 0o600)
+        file.write(keys.text() + "\n")

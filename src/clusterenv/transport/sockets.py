@@ -1,0 +1,235 @@
+"""The sockets between head and nodes: ZeroMQ with CURVE, every option set on purpose.
+
+libzmq's defaults notice no dead peer, take messages of any size, reconnect without a pause and drop what they cannot
+route in silence. No socket has a fixed identity: with one, a second peer of that name is ignored without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import urllib.parse
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import zmq
+import zmq.auth.thread
+from zmq.utils.monitor import recv_monitor_message
+
+from clusterenv.errors import ConfigError, LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterenv.transport.security import NodeKeys, RunKeys
+
+    Frames = Sequence[Any]
+
+SCHEME = "tcp+curve"
+# The largest frame that is taken. Observations of a node in one step, or of a fragment, have to fit.
+MAX_FRAME_BYTES = 2**30
+_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS, _HEARTBEAT_TTL_MS = 2_000, 6_000, 10_000
+_HANDSHAKE_MS = 5_000
+_RECONNECT_MS, _RECONNECT_MAX_MS = 200, 10_000
+# Whole messages that wait in a socket. A node that is not read stops sending; what the head sends is bounded by what
+# it has asked for.
+_FROM_NODE, _FROM_HEAD = 8, 4_096
+_CONNECT_S = 3.0
+# Frames below this are copied, which is cheaper than to keep track of them.
+_COPY_BELOW = 2**14
+
+
+class Address(NamedTuple):
+    """Where the head listens."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """As it is written on a command line."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{SCHEME}://{host}:{self.port}"
+
+    @property
+    def endpoint(self) -> str:
+        """As ZeroMQ writes it."""
+        return self.url.replace(SCHEME, "tcp", 1)
+
+
+def parse_address(text: str) -> Address:
+    """Read the address of a head.
+
+    Example:
+        >>> parse_address("tcp+curve://10.0.0.1:5555").port
+        5555
+    """
+    parts = urllib.parse.urlsplit(text)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if parts.scheme not in (SCHEME, "cluster") or not host or not port or parts.path not in ("", "/"):
+        raise ConfigError(f"{text[:100]!r} is no address of a head: expected {SCHEME}://HOST:PORT.")
+    return Address(host, port)
+
+
+def _common(sock: zmq.Socket[bytes]) -> None:
+    sock.linger = 0
+    sock.maxmsgsize = MAX_FRAME_BYTES
+    sock.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+    sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+    sock.setsockopt(zmq.HEARTBEAT_TTL, _HEARTBEAT_TTL_MS)
+    sock.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    sock.setsockopt(zmq.IPV6, 1)
+    sock.copy_threshold = _COPY_BELOW
+
+
+class Hub:
+    """The head's socket: nodes connect here.
+
+    Args:
+        keys: of the run; only nodes that have them get in.
+        host: the address to listen on.
+        port: 0 for any that is free.
+    """
+
+    def __init__(self, keys: RunKeys, host: str, port: int = 0) -> None:
+        self._context = zmq.Context()
+        self._guard = zmq.auth.thread.ThreadAuthenticator(self._context)
+        self._guard.start()
+        self._guard.configure_curve_callback("*", credentials_provider=_OnlyThese({keys.node.public.encode()}))
+        self._socket = sock = self._context.socket(zmq.ROUTER)
+        _common(sock)
+        sock.router_mandatory = 1
+        sock.sndhwm, sock.rcvhwm = _FROM_HEAD, _FROM_NODE
+        sock.curve_server = True
+        sock.curve_secretkey, sock.curve_publickey = keys.secret.encode(), keys.node.server.encode()
+        listening = Address(host, port).endpoint if port else Address(host, 1).endpoint[:-1] + "*"
+        try:
+            sock.bind(listening)
+        except zmq.ZMQError as error:
+            self.close()
+            raise LaunchError(f"the head cannot listen on {host}:{port or '*'}: {error.strerror or error}.") from error
+        bound = sock.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.port = int(bound.rsplit(":", 1)[1])
+
+    def send(self, peer: bytes, frames: Frames) -> bool:
+        """Send to a node; False if its connection is gone or it takes nothing any more."""
+        try:
+            self._socket.send_multipart([peer, *frames], zmq.DONTWAIT, copy=False)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def receive(self, limit_s: float) -> tuple[bytes, list[Any]] | None:
+        """(peer, frames) of the next message, or None if none comes in time. Large frames are not copied."""
+        try:
+            peer, *frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            if limit_s <= 0 or not self._socket.poll(max(1, int(limit_s * 1000))):
+                return None
+            try:
+                peer, *frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
+            except zmq.Again:
+                return None
+        return peer.bytes, [frame.buffer for frame in frames]
+
+    def close(self) -> None:
+        """Close everything at once."""
+        self._socket.close(0)
+        self._guard.stop()
+        self._context.term()
+
+    @property
+    def fd(self) -> int:
+        """For tests of what is left behind."""
+        return int(self._socket.fd)
+
+
+class _OnlyThese:
+    """The allow-list: without one, a CURVE server lets in everybody who knows its public key."""
+
+    def __init__(self, keys: set[bytes]) -> None:
+        self._keys = keys
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a client with this key may come in."""
+        return key in self._keys
+
+
+class Link:
+    """A node's socket: one connection to the head, which libzmq renews by itself.
+
+    Args:
+        keys: of the run.
+        address: of the head.
+    """
+
+    def __init__(self, keys: NodeKeys, address: Address) -> None:
+        self._context = zmq.Context()
+        self._socket = sock = self._context.socket(zmq.DEALER)
+        _common(sock)
+        sock.immediate = 1
+        sock.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        sock.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        sock.sndhwm, sock.rcvhwm = _FROM_NODE, _FROM_HEAD
+        sock.curve_serverkey = keys.server.encode()
+        sock.curve_publickey, sock.curve_secretkey = keys.public.encode(), keys.secret.encode()
+        watched = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        self._events = sock.get_monitor_socket(watched | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        self._poller = zmq.Poller()
+        self._poller.register(sock, zmq.POLLIN)
+        self._poller.register(self._events, zmq.POLLIN)
+        self._extra: set[int] = set()
+        sock.connect(address.endpoint)
+
+    def events(self) -> list[str]:
+        """What has happened to the connection: "up", "down" or "refused"."""
+        found = []
+        names = {int(zmq.EVENT_HANDSHAKE_SUCCEEDED): "up", int(zmq.EVENT_DISCONNECTED): "down"}
+        while self._events.poll(0):
+            found.append(names.get(int(recv_monitor_message(self._events)["event"]), "refused"))
+        return found
+
+    def wait(self, limit_s: float, descriptors: Sequence[int] = ()) -> None:
+        """Wait until something arrives here, or on one of these descriptors."""
+        wanted = set(descriptors)
+        for gone in self._extra - wanted:
+            self._poller.unregister(gone)
+        for new in wanted - self._extra:
+            self._poller.register(new, zmq.POLLIN)
+        self._extra = wanted
+        self._poller.poll(max(0, int(limit_s * 1000)))
+
+    def receive(self) -> list[Any] | None:
+        """The frames of the next message, or None if there is none."""
+        try:
+            return [frame.buffer for frame in self._socket.recv_multipart(zmq.DONTWAIT, copy=False)]
+        except zmq.Again:
+            return None
+
+    def send(self, frames: Frames, limit_s: float = 0.0) -> bool:
+        """Send to the head; False if it does not take the message in time, or there is no connection."""
+        if limit_s > 0 and not self._socket.poll(int(limit_s * 1000), zmq.POLLOUT):
+            return False
+        try:
+            self._socket.send_multipart(frames, zmq.DONTWAIT, copy=False)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close the connection, after what was sent has gone or the time is up."""
+        self._socket.disable_monitor()
+        self._events.close(0)
+        self._socket.close(int(linger_s * 1000))
+        self._context.term()
+
+
+def reachable(address: Address, limit_s: float = _CONNECT_S) -> str | None:
+    """Why nothing answers at an address, or None if something does."""
+    try:
+        with contextlib.closing(socket.create_connection(address, limit_s)):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)

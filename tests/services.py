@@ -1,0 +1,44 @@
+"""Real services for tests. `scripts/test-services` starts them and tells where they are.
+
+Without them the tests that need them are skipped, with the reason; with CLUSTERENV_NEED_SERVICES=1 that is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class SshServer:
+    """An sshd that accepts one key, on two addresses of loopback."""
+
+    folder: pathlib.Path
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int((self.folder / "port").read_text())
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        """Two names under which it is known."""
+        return (f"root@127.0.0.1:{self.port}", f"root@127.0.0.2:{self.port}")
+
+    def file(self, name: str) -> str:
+        """The path of `known_hosts`, `id` (the accepted key) or `stranger` (another key)."""
+        return str(self.folder / name)
+
+
+def path_of(variable: str) -> pathlib.Path:
+    """Where a service is; skips the test, or fails it, if it does not run."""
+    told = os.environ.get(variable, "")
+    if told and pathlib.Path(told).exists():
+        return pathlib.Path(told)
+    reason = f"{variable} is {told!r}. Start the services with scripts/test-services and load its env file."
+    if os.environ.get("CLUSTERENV_NEED_SERVICES") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -1,0 +1,274 @@
+"""Clusters on other hosts: the text means the object, and every wrong value is refused with a message that names it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import pickle
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterenv.clusters import KINDS, Address, Join, Remote, Slurm, Ssh, Tcp, parse_remote, split_address
+from clusterenv.errors import ConfigError, ConfigTypeError
+
+GOOD_TEXTS = {
+    "tcp": Tcp(nodes=2),
+    "tcp:nodes=3,workers=1": Tcp(nodes=3, workers=1),
+    "join:nodes=2,bind=0.0.0.0:5555": Join(nodes=2, bind="0.0.0.0:5555"),
+    "ssh://a,user@b:2222?workers=4&python=/opt/py": Ssh(hosts=("a", "user@b:2222"), workers=4, python="/opt/py"),
+    "ssh://[::1]:22": Ssh(hosts=("[::1]:22",)),
+    "ssh://u@[fe80::1%eth0]": Ssh(hosts=("u@[fe80::1%eth0]",)),
+    "ssh://a?python=/opt/my%20py&identity=~/.ssh/k%26y": Ssh(hosts=("a",), python="/opt/my py", identity="~/.ssh/k&y"),
+    "slurm:nodes=4,partition=cpu,time=2:00:00": Slurm(nodes=4, partition="cpu", time="2:00:00"),
+    "slurm:imports=my_envs,imports=more.envs": Slurm(imports=("my_envs", "more.envs")),
+    "slurm:wait_s=none,extra=--constraint=a%2Cb,extra=--mem=8G": Slurm(
+        extra=("--constraint=a,b", "--mem=8G"), wait_s=None
+    ),
+    "slurm:extra=--signal=B:USR2@90": Slurm(extra=("--signal=B:USR2@90",)),
+    "slurm:wait_s=0.5": Slurm(wait_s=0.5),
+}
+
+
+@pytest.mark.parametrize(("text", "cluster"), GOOD_TEXTS.items(), ids=GOOD_TEXTS.keys())
+def test_a_text_means_the_cluster_and_the_cluster_tells_the_text(text: str, cluster: Remote) -> None:
+    assert parse_remote(text) == cluster
+    assert cluster.text == text
+    assert pickle.loads(pickle.dumps(cluster)) == cluster
+
+
+def test_defaults() -> None:
+    assert (Tcp().wait_s, Ssh(hosts=("a",)).wait_s, Slurm().wait_s, Join().wait_s) == (60.0, 60.0, 600.0, 60.0)
+    assert (Tcp().nodes, Slurm().nodes, Join().nodes, Ssh(hosts=("a", "b", "c")).nodes) == (2, 1, 1, 3)
+    assert Tcp().interpreter == Slurm().interpreter == sys.executable
+    assert Ssh(hosts=("a",)).interpreter == Join().interpreter == "python3"
+    assert all(kind.interpreter == "/p" for kind in (Tcp(python="/p"), Ssh(hosts=("a",), python="/p")))
+
+
+def test_clusters_are_named_frozen_and_take_lists() -> None:
+    with pytest.raises(TypeError):
+        Tcp(2)  # type: ignore[call-arg]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Tcp().nodes = 3  # type: ignore[misc]
+    assert Ssh(hosts=["a", "b"]).hosts == ("a", "b")  # type: ignore[arg-type]
+    assert hash(Slurm(extra=["--mem=1G"])) == hash(Slurm(extra=("--mem=1G",)))  # type: ignore[arg-type]
+
+
+def test_every_kind_is_found_by_its_name() -> None:
+    assert all(KINDS[name].kind == name for name in KINDS)
+    assert set(KINDS) == {"tcp", "ssh", "slurm", "join"}
+
+
+BAD_TEXTS = {
+    "56-empty": ("", "unknown kind ''"),
+    "56-unknown scheme": ("slrum:nodes=4", "Did you mean 'slurm'?"),
+    "56-ssh without a host": ("ssh://", "no host is named"),
+    "56-ssh without a host but with options": ("ssh://?workers=2", "no host is named"),
+    "56-ssh without slashes": ("ssh:a", "must name its hosts as in 'ssh://"),
+    "56-ssh alone": ("ssh", "must name its hosts as in 'ssh://"),
+    "56-an empty host": ("ssh://a,,b", "host '' must be"),
+    "56-a comma at the end": ("ssh://a,", "host '' must be"),
+    "56-no nodes": ("slurm:nodes=0", "slurm: nodes=0 must be between 1 and 4096"),
+    "56-too many nodes": ("slurm:nodes=99999", "nodes=99999 must be between"),
+    "56-negative nodes": ("slurm:nodes=-1", "nodes='-1' must be a whole number"),
+    "56-other digits": ("slurm:nodes=%D9%A4", "must be a whole number"),
+    "56-a thousand digits": ("slurm:nodes=" + "9" * 1000, "must be a whole number"),
+    "56-too many workers": ("tcp:workers=1025", "workers=1025 must be between 0 and 1024"),
+    "56-duplicate hosts": ("ssh://a,b,a", "'a' is named twice"),
+    "56-duplicate hosts in other letters": ("ssh://a,A", "'A' is named twice"),
+    "56-duplicate hosts by the usual port": ("ssh://a,a:22", "'a:22' is named twice"),
+    "56-duplicate hosts with another user": ("ssh://a,me@a", "'me@a' is named twice"),
+    "57-a space": ("ssh://a b", "the character ' '"),
+    "57-a newline": ("ssh://a\n", "the character '\\n'"),
+    "57-a NUL": ("ssh://a\0", "the character '\\x00'"),
+    "57-a semicolon": ("ssh://a;rm", "host 'a;rm' must be"),
+    "57-a shell": ("ssh://$(id)", "host '$(id)' must be"),
+    "57-unicode": ("ssh://h\u00f6st", "the character '\u00f6'"),
+    "57-a letter that looks like another": ("ssh://\u0430", "the character"),
+    "57-300 characters": ("ssh://" + "x" * 300, "1 to 253 letters"),
+    "57-10,000 characters": ("ssh://" + "x," * 5000, "10006 characters"),
+    "57-IPv6 without brackets": ("ssh://::1", "in brackets, as in '[::1]:22'"),
+    "57-IPv6 without brackets and a port": ("ssh://fe80::1:22", "in brackets"),
+    "57-brackets around something else": ("ssh://[a]", "host '[a]' must be"),
+    "57-open brackets": ("ssh://[::1", "host '[::1'"),
+    "57-an odd zone": ("ssh://[fe80::1%e;th]", "must be the name or the address"),
+    "57-an option as a host": ("ssh://-oProxyCommand=x", "host '-oProxyCommand=x' must be"),
+    "57-an option as a user": ("ssh://-l@a", "'-l' must be a user"),
+    "57-an empty user": ("ssh://@a", "'' must be a user"),
+    "57-two users": ("ssh://a@b@c", "'a@b' must be a user"),
+    "57-no port": ("ssh://a:", "the port '' must be"),
+    "57-port 0": ("ssh://a:0", "the port '0' must be"),
+    "57-port 65536": ("ssh://a:65536", "the port '65536' must be"),
+    "57-a port that is no number": ("ssh://a:ssh", "the port 'ssh' must be"),
+    "57-a password": ("ssh://me:secret@a", "'me:secret' must be a user"),
+    "66-unknown key": ("slurm:prtition=cpu", "unknown key 'prtition'. Did you mean 'partition'?"),
+    "66-unknown key of ssh": ("ssh://a?worker=2", "Did you mean 'workers'?"),
+    "66-nodes of ssh": ("ssh://a?nodes=2", "unknown key 'nodes'"),
+    "66-hosts of ssh": ("ssh://a?hosts=b", "unknown key 'hosts'"),
+    "68-duplicate key": ("tcp:nodes=2,nodes=3", "nodes= is given twice"),
+    "no key": ("tcp:4", "'4' must be key=value"),
+    "no value": ("tcp:nodes=", "nodes='' must be a whole number"),
+    "no text": ("slurm:partition=", "partition= has no value"),
+    "an empty option": ("tcp:nodes=2,", "'' must be key=value"),
+    "nothing after the colon": ("tcp:", "nothing follows the colon"),
+    "nothing after the question mark": ("ssh://a?", "nothing follows the question mark"),
+    "a lone percent sign": ("slurm:folder=/a%zz", "not %XX"),
+    "not UTF-8": ("slurm:folder=/a%ff", "must be UTF-8"),
+    "seconds in words": ("tcp:wait_s=60s", "must be seconds"),
+    "seconds in another form": ("tcp:wait_s=1e3", "must be seconds"),
+    "no seconds": ("tcp:wait_s=0", "between 0.001 and 1e9"),
+    "99-no time": ("slurm:time=0", "means no limit to Slurm"),
+    "99-no time in another form": ("slurm:time=0-00:00:00", "means no limit to Slurm"),
+    "99-a time in words": ("slurm:time=2h", "must be minutes, h:mm:ss"),
+    "a newline in a name": ("slurm:partition=cpu%0A#SBATCH%20--uid=0", "printable"),
+    "an option as a name": ("slurm:account=--uid=0", "may not start with '-'"),
+    "a shell in a name": ("slurm:qos=$(id)", "qos='$(id)' must be letters"),
+    "98-quotes in a name": ("slurm:partition=%22cpu%22", "must be letters"),
+    "a space in a name": ("slurm:partition=a%20b", "must be letters"),
+    "a module that is none": ("tcp:imports=os;system", "must be the name of a module"),
+    "a path as a module": ("tcp:imports=../evil", "must be the name of a module"),
+    "an option as a module": ("tcp:imports=--head", "must be the name of a module"),
+    "a tilde": ("ssh://a?python=~/bin/python", "nothing on the hosts expands '~'"),
+    "an option as python": ("ssh://a?python=-c", "may not start with '-'"),
+    "an odd bind": ("join:bind=::", "in brackets"),
+    "a bind with a user": ("join:bind=me@a", "bind 'me@a' must be"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), BAD_TEXTS.values(), ids=BAD_TEXTS.keys())
+def test_a_bad_text_is_refused_by_name(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_remote(text)
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 300, "the message quotes a long text in part only"
+    assert str(caught.value).isprintable()
+
+
+BAD_OPTIONS = {
+    "a newline": ("--comment=a\n#SBATCH --uid=0", "without blanks"),
+    "a blank": ("--comment=a b", "without blanks"),
+    "a quote": ('--comment="a"', "without blanks"),
+    "another quote": ("--comment='a'", "without blanks"),
+    "a hash": ("--comment=#", "without blanks"),
+    "a backslash": ("--comment=\\n", "without blanks"),
+    "a shell": ("--comment=$(id)", "without blanks"),
+    "a short option": ("-N4", "a long option"),
+    "no option": ("mem=8G", "a long option"),
+    "two options": ("--mem=8G --uid=0", "without blanks"),
+    "unicode": ("--comment=\u00e4", "without blanks"),
+    "long": ("--comment=" + "x" * 600, "a long option"),
+    "98-a name": ("--job-name=me", "Leave it out"),
+    "one of ours": ("--nodes=4", "Use nodes= in its place"),
+    "an array": ("--array=1-4", "Leave it out"),
+    "another action": ("--test-only", "Leave it out"),
+    "another script": ("--wrap=true", "Leave it out"),
+}
+
+
+@pytest.mark.parametrize(("option", "says"), BAD_OPTIONS.values(), ids=BAD_OPTIONS.keys())
+def test_a_bad_option_of_sbatch_is_refused(option: str, says: str) -> None:
+    with pytest.raises(ConfigError, match="slurm: extra=") as caught:
+        Slurm(extra=(option,))
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "option", ["--mem=8G", "--exclusive", "--constraint=[a|b]&c*2", "--gres=gpu:a100:1", "--exclude=n[1-3,7]", "--hold"]
+)
+def test_usual_options_of_sbatch_are_taken(option: str) -> None:
+    assert parse_remote(Slurm(extra=(option,)).text) == Slurm(extra=(option,))
+
+
+@pytest.mark.parametrize("time", ["61", "5:30", "2:00:00", "1-0", "1-12:30", "1-00:00:00", "UNLIMITED", "INFINITE"])
+def test_the_times_of_slurm_are_taken(time: str) -> None:
+    assert Slurm(time=time).time == time
+
+
+BAD_TYPES: dict[str, dict[str, Any]] = {
+    "nodes as text": {"nodes": "2"},
+    "nodes as a boolean": {"nodes": True},
+    "nodes as a fraction": {"nodes": 2.0},
+    "workers as nothing": {"workers": None},
+    "python as a path": {"python": 3},
+    "imports as one text": {"imports": "my_envs"},
+    "imports of numbers": {"imports": (1,)},
+    "imports as nothing": {"imports": None},
+    "bind as a number": {"bind": 5555},
+    "seconds as text": {"wait_s": "60"},
+    "seconds as a boolean": {"wait_s": True},
+    "cpus as text": {"cpus": "4"},
+    "extra as one text": {"extra": "--mem=8G"},
+    "time as a number": {"time": 60},
+}
+
+
+@pytest.mark.parametrize("values", BAD_TYPES.values(), ids=BAD_TYPES.keys())
+def test_a_value_of_another_type_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigTypeError, match=f"slurm: {next(iter(values))}="):
+        Slurm(**values)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, 10**400, 1e-9])
+def test_a_bad_limit_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="tcp: wait_s="):
+        Tcp(wait_s=value)
+
+
+@pytest.mark.parametrize("value", [None, 4, ["ssh://a"], b"tcp"])
+def test_a_text_of_another_type_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigTypeError, match="cluster="):
+        parse_remote(value)
+
+
+@pytest.mark.parametrize("hosts", ["a", None, (), [1]])
+def test_hosts_of_another_type_are_refused(hosts: Any) -> None:
+    with pytest.raises(ConfigError, match=r"hosts=|no host"):
+        Ssh(hosts=hosts)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("a", Address("", "a", 0)),
+        ("10.0.0.1:5555", Address("", "10.0.0.1", 5555)),
+        ("[::1]:22", Address("", "::1", 22)),
+        ("u.v-w@a_b.c-d:1", Address("u.v-w", "a_b.c-d", 1)),
+    ],
+)
+def test_addresses_are_taken_apart(text: str, address: Address) -> None:
+    assert split_address(text, user=True) == address
+
+
+# For any value: it is taken and its text means it, or it is refused.
+
+
+@given(
+    st.text(max_size=40), st.sampled_from(["", "tcp:", "ssh://", "slurm:", "join:", "slurm:partition=", "tcp:nodes="])
+)
+def test_any_text_is_a_cluster_or_a_config_error(text: str, start: str) -> None:
+    with contextlib.suppress(ConfigError):
+        cluster = parse_remote(start + text)
+        assert parse_remote(cluster.text) == cluster
+
+
+@given(
+    st.builds(
+        Slurm,
+        nodes=st.integers(1, 4096),
+        workers=st.integers(0, 1024),
+        wait_s=st.none() | st.floats(0.001, 1e8) | st.integers(1, 1000),
+        partition=st.from_regex(r"\A[a-z0-9][a-z,]{0,9}[a-z]\Z").filter(lambda name: ",," not in name),
+        folder=st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=20).filter(lambda t: t[:1] != "-"),
+        python=st.text(st.characters(categories=["L", "N", "P"]), max_size=20).filter(lambda t: t[:1] not in "-~"),
+        extra=st.lists(st.sampled_from(["--mem=8G", "--constraint=a&b,c", "--hold"]), max_size=3),
+        imports=st.lists(st.from_regex(r"\A[a-z_]{1,5}(\.[a-z_]{1,5}){0,2}\Z"), max_size=3),
+    )
+)
+def test_the_text_of_any_cluster_means_the_cluster(cluster: Slurm) -> None:
+    assert parse_remote(cluster.text) == cluster
+    assert cluster.text.isascii()
+    assert cluster.text.isprintable()
