@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from clusterenv import _registration
+from clusterenv._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from clusterenv.config import Inproc, Local, OnLoss, Timeouts
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     )
     from clusterenv.sync.aps import APS
     from clusterenv.sync.rules import Always, Every, Never, OnChange
-
-__version__ = "0.1.0"
 
 _HOME = {
     "APS": "sync.aps",

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from clusterenv import __version__
+from clusterenv._version import __version__
 from clusterenv.cluster.slots import split
 from clusterenv.clusters import Tcp, split_address
 from clusterenv.errors import LaunchError, ProtocolError, WorkersMissing
@@ -17,6 +17,7 @@ from clusterenv.transport.addresses import LOOPBACK, own_addresses
 from clusterenv.transport.security import make_keys
 from clusterenv.transport.sockets import Address, Hub
 from clusterenv.wire import messages as m
+from clusterenv.wire.frames import split as split_frames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,8 +120,9 @@ class Joining:
         got = self._open().receive(limit_s)
         if got is None:
             return None
-        peer, frames = got
+        peer, pieces = got
         try:
+            frames = split_frames(pieces)
             message = m.decode_from_node(frames)
         except ProtocolError as error:
             _logger.warning("a message of a node was dropped: %s", error)
@@ -241,8 +243,8 @@ class Joining:
         return self._hub
 
 
-def _says_goodbye(frames: list[Any]) -> bool:
+def _says_goodbye(pieces: list[Any]) -> bool:
     try:
-        return isinstance(m.decode_from_node(frames), m.Leave)
+        return isinstance(m.decode_from_node(split_frames(pieces)), m.Leave)
     except ProtocolError:
         return False

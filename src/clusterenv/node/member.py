@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from clusterenv import __version__
+from clusterenv._version import __version__
 from clusterenv.config import usable_cores
 from clusterenv.errors import ConfigError, LaunchError, words_of
 from clusterenv.node.service import Service

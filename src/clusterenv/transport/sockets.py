@@ -16,6 +16,7 @@ import zmq.auth.thread
 from zmq.utils.monitor import recv_monitor_message
 
 from clusterenv.errors import ConfigError, LaunchError
+from clusterenv.wire.frames import join, split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ _RECONNECT_MS, _RECONNECT_MAX_MS = 200, 10_000
 _FROM_NODE, _FROM_HEAD = 8, 4_096
 _CONNECT_S = 3.0
 # Frames below this are copied, which is cheaper than to keep track of them.
-_COPY_BELOW = 2**14
+_COPY_BELOW = 2**16
 
 
 class Address(NamedTuple):
@@ -116,23 +117,23 @@ class Hub:
     def send(self, peer: bytes, frames: Frames) -> bool:
         """Send to a node; False if its connection is gone or it takes nothing any more."""
         try:
-            self._socket.send_multipart([peer, *frames], zmq.DONTWAIT, copy=False)
+            self._socket.send_multipart([peer, *join(frames)], zmq.DONTWAIT, copy=False)
         except zmq.ZMQError:
             return False
         return True
 
     def receive(self, limit_s: float) -> tuple[bytes, list[Any]] | None:
-        """(peer, frames) of the next message, or None if none comes in time. Large frames are not copied."""
+        """(peer, pieces) of the next message, or None if none comes in time; `wire.frames.split` makes them frames."""
         try:
-            peer, *frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
+            peer, *pieces = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
         except zmq.Again:
             if limit_s <= 0 or not self._socket.poll(max(1, int(limit_s * 1000))):
                 return None
             try:
-                peer, *frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
+                peer, *pieces = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
             except zmq.Again:
                 return None
-        return peer.bytes, [frame.buffer for frame in frames]
+        return peer.bytes, [piece.buffer for piece in pieces]
 
     def close(self) -> None:
         """Close everything at once."""
@@ -204,16 +205,17 @@ class Link:
     def receive(self) -> list[Any] | None:
         """The frames of the next message, or None if there is none."""
         try:
-            return [frame.buffer for frame in self._socket.recv_multipart(zmq.DONTWAIT, copy=False)]
+            pieces = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
         except zmq.Again:
             return None
+        return split([piece.buffer for piece in pieces])
 
     def send(self, frames: Frames, limit_s: float = 0.0) -> bool:
         """Send to the head; False if it does not take the message in time, or there is no connection."""
         if limit_s > 0 and not self._socket.poll(int(limit_s * 1000), zmq.POLLOUT):
             return False
         try:
-            self._socket.send_multipart(frames, zmq.DONTWAIT, copy=False)
+            self._socket.send_multipart(join(frames), zmq.DONTWAIT, copy=False)
         except zmq.ZMQError:
             return False
         return True
