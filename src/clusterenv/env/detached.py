@@ -32,13 +32,15 @@ from clusterenv.transport.weights import weights_layout
 from clusterenv.worker.actor import Attachment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
     from gymnasium import Space
 
     from clusterenv.config import Timeouts
     from clusterenv.env.batch import Batch, Piece
     from clusterenv.env.engine import Engine
-    from clusterenv.policy.protocol import Distribution
+    from clusterenv.policy.protocol import Distribution, Runtime
     from clusterenv.sync.codec import Decoded
     from clusterenv.sync.rules import Decider, Rule
     from clusterenv.worker.actor import Fragment
@@ -119,17 +121,8 @@ class Detached:
         self.newest = Version(0, 0)
         self.tally = Tally()
         built = self._policy.build()
-        kind = getattr(sync, "divergence", "auto")
         name = type(getattr(self._policy, "source", self._policy)).__name__
-        self._copies = [
-            _Copy(
-                host,
-                workers,
-                sync.start(len(workers)),
-                Drift(len(workers), self._policy.distribution, self._spec, built.make, kind, name=name),
-            )
-            for host, workers in enumerate(engine.node.hosts)
-        ]
+        self._copies = self._first_copies(sync, built.make, name)
         self._copy_of = [copy for copy in self._copies for _ in copy.workers]
         self._measures = measure or self._copies[0].decider.threshold is not None
         self._batches = 0
@@ -142,9 +135,22 @@ class Detached:
             name,
             deterministic=deterministic,
         )
+        engine.node.check_attachable(attachment)
         self.players = Players(engine, timeouts, attachment, self._memory)
         self._offer(weights)
         self._consider(request=False)
+
+    def _first_copies(self, sync: Rule, make_runtime: Callable[[], Runtime], name: str) -> list[_Copy]:
+        distribution, kind = self._policy.distribution, getattr(sync, "divergence", "auto")
+        return [
+            _Copy(
+                host,
+                workers,
+                sync.start(len(workers)),
+                Drift(len(workers), distribution, self._spec, make_runtime, kind, name=name),
+            )
+            for host, workers in enumerate(self.engine.node.hosts)
+        ]
 
     @property
     def divergence(self) -> npt.NDArray[np.float64]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from clusterenv.transport.arena import Arena, Command
     from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
+    from clusterenv.worker.actor import Attachment
     from clusterenv.worker.describe import BlockDescription
     from clusterenv.worker.loop import Reply
     from clusterenv.worker.report import Report
@@ -67,6 +68,9 @@ class Node(Protocol):
 
         `actions` holds those that fit no array, by worker and row.
         """
+
+    def check_attachable(self, attachment: Attachment) -> None:
+        """Raise ConfigError if this policy cannot reach the workers."""
 
     def check_sendable(self, actions: Sequence[Any]) -> None:
         """Raise ResultError if these actions cannot reach a worker."""

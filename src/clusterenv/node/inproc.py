@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from clusterenv.transport.arena import Arena, Command
     from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
+    from clusterenv.worker.actor import Attachment
     from clusterenv.worker.base import Block
     from clusterenv.worker.describe import BlockDescription
 
@@ -69,6 +70,9 @@ class InprocNode:
             if rows:
                 self._report.extend(block.step(rows, values))
             have[rows] = want[rows]
+
+    def check_attachable(self, attachment: Attachment) -> None:
+        """Any policy can be handed over on one host."""
 
     def check_sendable(self, actions: Sequence[Any]) -> None:
         """Anything can be handed over within a process."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from clusterenv.transport.arena import Arena
     from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
+    from clusterenv.worker.actor import Attachment
     from clusterenv.worker.base import Block
     from clusterenv.worker.describe import BlockDescription
 
@@ -109,6 +110,9 @@ class LocalNode:
                 worker for worker in workers if self._send_packed(self._handles[worker], pack_by_value(actions[worker]))
             ]
         self._board.ask(workers, command)
+
+    def check_attachable(self, attachment: Attachment) -> None:
+        """Any policy can be handed over on one host."""
 
     def check_sendable(self, actions: Sequence[Any]) -> None:
         """Raise ResultError if actions that travel as messages cannot be pickled, before anything is asked for."""

@@ -27,6 +27,8 @@ from clusterenv.worker.report import Failure, Report, packable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from clusterenv.node.base import Message
+
 CODEC = Codec([AutoresetMode, BlockDescription, Failure, Fragment, Reply, Report])
 
 
@@ -48,6 +50,14 @@ def pack_reply(reply: Reply, name: str) -> bytes:
         if isinstance(reply.value, Report):
             return CODEC.pack(Reply(packable(reply.value, CODEC.pack), request=reply.request))
         return CODEC.pack(Reply(error=f"the result of {name!r} {error}", request=reply.request))
+
+
+def pack_message(message: Message) -> bytes:
+    """A message for a worker as bytes. Raises ResultError if an argument cannot travel."""
+    try:
+        return CODEC.pack((message.name, message.arguments))
+    except ResultError as error:
+        raise ResultError(f"an argument {error}") from error
 
 
 def describe_plainly(description: BlockDescription) -> BlockDescription:

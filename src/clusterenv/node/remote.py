@@ -14,29 +14,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clusterenv.errors import LaunchError, ProtocolError, ResultError
+from clusterenv.errors import LaunchError, ProtocolError
 from clusterenv.node.base import Loss, Message
-from clusterenv.node.columns import columns_from_frames
+from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.joining import Joining
-from clusterenv.node.records import CODEC, attachment_to_data, fragment_spec_to_data
+from clusterenv.node.lending import Lending
+from clusterenv.node.records import CODEC, attachment_to_data, pack_message
 from clusterenv.node.rows import copy_block, copy_rows, step_frames
 from clusterenv.node.starting import raise_remote_start_error
 from clusterenv.transport.arena import Command
-from clusterenv.transport.fragments import Fragments
 from clusterenv.wire import messages as m
-from clusterenv.worker.actor import Fragment
+from clusterenv.worker.actor import Attachment, Fragment
 from clusterenv.worker.loop import Reply
 from clusterenv.worker.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import numpy.typing as npt
     from gymnasium import Space
 
     from clusterenv.clusters import Remote
     from clusterenv.node.host import Host
     from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena
+    from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.describe import BlockDescription
 
@@ -46,6 +48,8 @@ _logger = logging.getLogger(__name__)
 _LOOK_S = 0.25
 # A request that was not answered for this long goes out again: it, or its answer, may have been lost.
 _AGAIN_S = 5.0
+# For memory that a node makes after its environments are built.
+_MEMORY_S = 60.0
 # For the last words of a worker that we end.
 _LAST_WORDS_S = 1.0
 
@@ -70,9 +74,7 @@ class RemoteNode:
         self._losses: list[Loss] = []
         self._report = Report()
         self._stepping: set[int] = set()  # hosts in lock step
-        self._memories: list[SharedArrays] = []  # whose index + 1 is their number
-        self._fragments: Fragments | None = None
-        self._later: dict[tuple[int, int], tuple[Encoded, Decoded]] = {}  # weights for a policy that is on its way
+        self._lending = Lending(self._joining.forget_weights)
         self._looked_s = self._pumped_s = time.monotonic()
         self._arena: Arena | None = None
 
@@ -86,40 +88,20 @@ class RemoteNode:
         self._pids = [None] * len(self.blocks)
         found: dict[int, Any] = {}
         for host in self._hosts:
-            self._build(host, limit_s, found)
+            ask_to_build(host, self._order, limit_s, found)
         self._until(lambda: len(found) == len(self._hosts), limit_s, "build their environments")
         for host in self._hosts:
             raise_remote_start_error(host.name, found[host.index])
         return [each for host in self._hosts for each in found[host.index]]
 
-    def _build(self, host: Host, limit_s: float | None, found: dict[int, Any]) -> None:
-        recipes, of_slot, mode, rebuild = self._order
-        mine = of_slot[host.slots.start : host.slots.stop]
-
-        def built(answer: m.Answer, frames: Sequence[Any]) -> None:
-            found[host.index] = answer.error or CODEC.unpack(answer.value)
-
-        order = CODEC.pack((recipes, mine, mode, rebuild))
-        blocks = [(block.start, block.stop) for block in host.blocks]
-        host.ask(m.Build, built, blocks=blocks, recipes=order, limit_s=limit_s)
-
     def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Let every node make its own arena for these spaces."""
         self._arena, self._spaces = arena, (observation_space, action_space)
-        bound: dict[int, Any] = {}
+        bound: dict[int, list[int | None]] = {}
         for host in self._hosts:
-            self._bind(host, None, bound)
-        self._until(lambda: len(bound) == len(self._hosts), 60.0, "make their memory")
-
-    def _bind(self, host: Host, seeds: Any, bound: dict[int, Any]) -> None:
-        def done(answer: m.Answer, frames: Sequence[Any]) -> None:
-            if answer.error:
-                raise LaunchError(f"node {host.name}: {answer.error}")
-            for worker, pid in zip(host.workers, CODEC.unpack(answer.value), strict=True):
-                self._pids[worker] = pid
-            bound[host.index] = True
-
-        host.ask(m.Bind, done, spaces=CODEC.pack((*self._spaces, seeds)))
+            ask_to_bind(host, self._spaces, None, bound)
+        self._until(lambda: len(bound) == len(self._hosts), _MEMORY_S, "make their memory")
+        self._pids = [pid for host in self._hosts for pid in bound[host.index]]
 
     # Steps.
 
@@ -138,10 +120,13 @@ class RemoteNode:
             packed = b""
             if actions is not None:
                 packed = CODEC.pack({worker - host.workers.start: dict(actions[worker]) for worker in host.workers})
-            handler = self._ignored if not lock_step else self._unexpected(host)
-            host.ask(m.Step, handler, frames, lock_step=lock_step, whole=whole, objects=packed)
+            host.ask(m.Step, self._stepped, frames, lock_step=lock_step, whole=whole, objects=packed)
             if lock_step:
                 self._stepping.add(host.index)
+
+    def check_attachable(self, attachment: Attachment) -> None:
+        """Raise ConfigError if this policy would have to travel as code."""
+        attachment_to_data(attachment)
 
     def check_sendable(self, actions: Sequence[Any]) -> None:
         """Raise ResultError if actions that travel as messages are no plain data, before anything is asked for."""
@@ -188,7 +173,7 @@ class RemoteNode:
 
     def post(self, messages: Mapping[int, Message]) -> None:
         """Send each worker its message; each answers with one reply."""
-        packed = {worker: _packed(message) for worker, message in messages.items()}
+        packed = {worker: pack_message(message) for worker, message in messages.items()}
         for worker, data in packed.items():
             self._replies.pop(worker, None)
             host = self._host_of[worker]
@@ -219,40 +204,28 @@ class RemoteNode:
         return reply
 
     def _take_fragment(self, block: range, fragment: Fragment, frames: Sequence[Any]) -> None:
-        if self._fragments is None or not 0 <= fragment.buffer < self._fragments.spec.buffers:
-            raise ProtocolError("a fragment came that nobody asked for.")
-        columns = self._fragments.columns(fragment.buffer, block)
-        columns_from_frames(columns, frames)
         # As the worker leaves its own arena: the newest observation, in the middle of an episode.
         arena, mine = self._bound(), slice(block.start, block.stop)
-        for array, played in zip(arena.observation, columns.obs, strict=True):
-            array[mine] = played[min(fragment.steps, len(played) - 1)]
+        for array, newest in zip(arena.observation, self._lending.take_fragment(block, fragment, frames), strict=True):
+            array[mine] = newest
         arena.terminated[mine] = arena.truncated[mine] = False
 
     def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
         """As `post`; every node makes memory of its own for its workers, in the place of this."""
-        number = self._number_of(memory)
+        number = self._lending.number_of(memory)
         by_host: dict[int, list[int]] = {}
         for worker in messages:
             if self._alive[worker]:
                 by_host.setdefault(self._host_of[worker].index, []).append(worker)
         for index, workers in by_host.items():
             host, message = self._hosts[index], messages[workers[0]]
-            if message.name == "attach":
-                data = attachment_to_data(message.arguments[0])
-            else:
-                data = fragment_spec_to_data(message.arguments[0])
-                self._fragments = Fragments(message.arguments[0], memory)
+            data = CODEC.pack(self._lending.data_of(message, memory))
             mine = [worker - host.workers.start for worker in workers]
-            asked = host.ask(
-                m.Lend, self._lent(host), workers=mine, name=message.name, memory=number, message=CODEC.pack(data)
-            )
+            asked = host.ask(m.Lend, self._lent(host), workers=mine, name=message.name, memory=number, message=data)
             for worker in workers:
                 self._replies.pop(worker, None)
                 self._posted[worker] = asked
-            host.memories.add(number)
-            if (index, number) in self._later:
-                self._send_weights(host, number, *self._later.pop((index, number)))
+            self._lending.lent(host, number)
 
     def _lent(self, host: Host) -> Callable[[m.Answer, Sequence[Any]], None]:
         def take(answer: m.Answer, frames: Sequence[Any]) -> None:
@@ -267,11 +240,6 @@ class RemoteNode:
                     self._replies[worker] = replies[mine]
 
         return take
-
-    def _number_of(self, memory: SharedArrays) -> int:
-        if not any(memory is each for each in self._memories):
-            self._memories.append(memory)
-        return next(number for number, each in enumerate(self._memories, start=1) if each is memory)
 
     def tell(self, worker: int, order: tuple[Any, ...] | None) -> None:
         """Give a streaming worker its next order, or None to end its stream."""
@@ -326,23 +294,7 @@ class RemoteNode:
 
     def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
         """Send weights to a host; once its policy is there, if that is still on its way."""
-        number = self._number_of(memory)
-        if number in self._hosts[host].memories:
-            self._send_weights(self._hosts[host], number, encoded, decoded)
-        else:
-            self._later[host, number] = (encoded, decoded)
-
-    def _send_weights(self, host: Host, number: int, encoded: Encoded, decoded: Decoded) -> None:
-        def taken(answer: m.Answer, frames: Sequence[Any]) -> None:
-            host.giving = False
-            if answer.error:
-                _logger.warning("node %s could not use its weights and gets them whole: %s", host.name, answer.error)
-                self._joining.forget_weights(host.index)
-
-        host.giving = True
-        base = None if encoded.base_version is None else tuple(encoded.base_version)
-        fields = {"memory": number, "kind": encoded.kind, "base": base, "digest": encoded.digest}
-        host.ask(m.Weights, taken, [encoded.payload], version=tuple(encoded.version), **fields)
+        self._lending.give(self._hosts[host], memory, encoded)
 
     # Losses and replacements.
 
@@ -417,14 +369,14 @@ class RemoteNode:
             for worker in host.workers:
                 self._host_of[worker] = host
             found: dict[int, Any] = {}
-            self._build(host, limit_s, found)
+            ask_to_build(host, self._order, limit_s, found)
             self._until(lambda: bool(found), limit_s, "build their environments")  # noqa: B023 (called at once)
             raise_remote_start_error(host.name, found[index])
-            bound: dict[int, Any] = {}
-            self._bind(host, seeds, bound)
-            self._until(lambda: bool(bound), limit_s, "make their memory")  # noqa: B023 (called at once)
-            for worker in host.workers:
-                self._alive[worker] = True
+            bound: dict[int, list[int | None]] = {}
+            ask_to_bind(host, self._spaces, seeds, bound)
+            self._until(lambda: bool(bound), _MEMORY_S, "make their memory")  # noqa: B023 (called at once)
+            for worker, pid in zip(host.workers, bound[index], strict=True):
+                self._alive[worker], self._pids[worker] = True, pid
                 self._problems[worker] = None
 
     def alive(self, worker: int) -> bool:
@@ -481,7 +433,7 @@ class RemoteNode:
             elif isinstance(message, m.Lost):
                 self._take_loss(host, message)
             elif isinstance(message, m.Beat):
-                self._take_progress(host, message)
+                self._lending.take_progress(host.workers, message.progress)
             elif isinstance(message, m.Leave):
                 self._give_up(host, f"its node {host.name} left: {message.reason}")
         except ProtocolError as error:
@@ -504,10 +456,6 @@ class RemoteNode:
             return
         worker = host.workers.start + message.worker
         self._record(worker, Loss(worker, message.cause, message.slot, message.torn, message.reported))
-
-    def _take_progress(self, host: Host, message: m.Beat) -> None:
-        if self._fragments is not None and len(message.progress) == len(host.workers):
-            self._fragments.progress[host.workers.start : host.workers.stop] = message.progress
 
     def _look_after_hosts(self, now: float) -> None:
         for host in self._hosts:
@@ -539,31 +487,17 @@ class RemoteNode:
             if lost := [loss for loss in self._losses if self._host_of[loss.worker].lost]:
                 raise LaunchError(f"{lost[0].cause}. {self._joining.last_words()}")
 
-    def _living_slots(self, host: Host) -> np.ndarray[Any, Any] | None:
+    def _living_slots(self, host: Host) -> npt.NDArray[np.bool_] | None:
         if all(self._alive[worker] for worker in host.workers):
             return None
         return np.concatenate([np.full(len(self.blocks[worker]), self._alive[worker]) for worker in host.workers])
 
-    def _ignored(self, answer: m.Answer, frames: Sequence[Any]) -> None:
+    def _stepped(self, answer: m.Answer, frames: Sequence[Any]) -> None:
+        """Steps are answered by rows; an answer says that they are under way, or what is wrong."""
         if answer.error:
             raise ProtocolError(answer.error)
-
-    def _unexpected(self, host: Host) -> Callable[[m.Answer, Sequence[Any]], None]:
-        """Steps are answered by rows. An answer is an error."""
-
-        def take(answer: m.Answer, frames: Sequence[Any]) -> None:
-            raise ProtocolError(answer.error or "a step was answered without rows.")
-
-        return take
 
     def _bound(self) -> Arena:
         if self._arena is None:
             raise LaunchError("the node has no arena yet; call bind() first")
         return self._arena
-
-
-def _packed(message: Message) -> bytes:
-    try:
-        return CODEC.pack((message.name, message.arguments))
-    except ResultError as error:
-        raise ResultError(f"an argument {error}") from error

@@ -1,0 +1,47 @@
+"""The first two requests to a node on another host: build your environments, then make memory for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clusterenv.errors import LaunchError
+from clusterenv.node.records import CODEC
+from clusterenv.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterenv.node.host import Host
+
+
+def ask_to_build(host: Host, order: Any, limit_s: float | None, found: dict[int, Any]) -> None:
+    """Let a node build its share; what it answers goes into `found`, by its index (see `raise_remote_start_error`).
+
+    Args:
+        host: the node.
+        order: recipes, the recipe of every slot of the batch, the autoreset mode, and whether lost ones are rebuilt.
+        limit_s: for the node.
+        found: takes the answer.
+    """
+    recipes, of_slot, mode, rebuild = order
+    mine = of_slot[host.slots.start : host.slots.stop]
+
+    def built(answer: m.Answer, frames: Sequence[Any]) -> None:
+        found[host.index] = answer.error or CODEC.unpack(answer.value)
+
+    blocks = [(block.start, block.stop) for block in host.blocks]
+    host.ask(m.Build, built, blocks=blocks, recipes=CODEC.pack((recipes, mine, mode, rebuild)), limit_s=limit_s)
+
+
+def ask_to_bind(host: Host, spaces: tuple[Any, Any], seeds: Any, bound: dict[int, list[int | None]]) -> None:
+    """Let a node make its arena; the processes of its workers go into `bound`, by its index.
+
+    `seeds` are those of workers that take the place of lost ones, by worker, or None.
+    """
+
+    def done(answer: m.Answer, frames: Sequence[Any]) -> None:
+        if answer.error:
+            raise LaunchError(f"node {host.name}: {answer.error}")
+        bound[host.index] = CODEC.unpack(answer.value)
+
+    host.ask(m.Bind, done, spaces=CODEC.pack((*spaces, seeds)))

@@ -1,0 +1,94 @@
+"""What nodes on other hosts are lent: a policy, its weights, and memory for fragments.
+
+Shared memory ends at the host. So every node makes memory of its own for each that the head has, and knows it by a
+number. Weights go to a node once it has the policy; one version at a time, so that a slow link is never flooded.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from clusterenv.errors import ProtocolError
+from clusterenv.node.columns import columns_from_frames
+from clusterenv.node.records import attachment_to_data, fragment_spec_to_data
+from clusterenv.transport.fragments import Fragments
+from clusterenv.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterenv.node.base import Message
+    from clusterenv.node.host import Host
+    from clusterenv.sync.codec import Encoded
+    from clusterenv.transport.shared import SharedArrays
+    from clusterenv.worker.actor import Fragment
+
+_logger = logging.getLogger(__name__)
+
+
+class Lending:
+    """The memory of the head that nodes have counterparts of.
+
+    Args:
+        forget: called with the index of a host that could not use the weights it was sent.
+    """
+
+    def __init__(self, forget: Callable[[int], None]) -> None:
+        self._forget = forget
+        self._memories: list[SharedArrays] = []  # whose index + 1 is their number
+        self._later: dict[tuple[int, int], Encoded] = {}  # weights for a policy that is on its way, by host and memory
+        self.fragments: Fragments | None = None
+
+    def number_of(self, memory: SharedArrays) -> int:
+        """The number of a memory."""
+        if not any(memory is each for each in self._memories):
+            self._memories.append(memory)
+        return next(number for number, each in enumerate(self._memories, start=1) if each is memory)
+
+    def data_of(self, message: Message, memory: SharedArrays) -> Any:
+        """What a node must know to make its own memory, and the policy for it."""
+        if message.name == "attach":
+            return attachment_to_data(message.arguments[0])
+        self.fragments = Fragments(message.arguments[0], memory)
+        return fragment_spec_to_data(message.arguments[0])
+
+    def lent(self, host: Host, number: int) -> None:
+        """A host has been told of a memory: weights that waited for that can go."""
+        host.memories.add(number)
+        encoded = self._later.pop((host.index, number), None)
+        if encoded is not None:
+            self._send(host, number, encoded)
+
+    def give(self, host: Host, memory: SharedArrays, encoded: Encoded) -> None:
+        """Send weights to a host, or keep them until it has been told of their memory."""
+        number = self.number_of(memory)
+        if number in host.memories:
+            self._send(host, number, encoded)
+        else:
+            self._later[host.index, number] = encoded
+
+    def _send(self, host: Host, number: int, encoded: Encoded) -> None:
+        def taken(answer: m.Answer, frames: Sequence[Any]) -> None:
+            host.giving = False
+            if answer.error:
+                _logger.warning("node %s could not use its weights and gets them whole: %s", host.name, answer.error)
+                self._forget(host.index)
+
+        host.giving = True
+        base = None if encoded.base_version is None else tuple(encoded.base_version)
+        fields = {"memory": number, "kind": encoded.kind, "base": base, "digest": encoded.digest}
+        host.ask(m.Weights, taken, [encoded.payload], version=tuple(encoded.version), **fields)
+
+    def take_fragment(self, block: range, fragment: Fragment, frames: Sequence[Any]) -> list[Any]:
+        """Fill the columns of a fragment that has arrived; returns the newest observations."""
+        if self.fragments is None or not 0 <= fragment.buffer < self.fragments.spec.buffers:
+            raise ProtocolError("a fragment came that nobody asked for.")
+        columns = self.fragments.columns(fragment.buffer, block)
+        columns_from_frames(columns, frames)
+        return [played[min(fragment.steps, len(played) - 1)] for played in columns.obs]
+
+    def take_progress(self, workers: range, progress: Sequence[int]) -> None:
+        """How many steps each worker of a host has played."""
+        if self.fragments is not None and len(progress) == len(workers):
+            self.fragments.progress[workers.start : workers.stop] = progress
