@@ -98,7 +98,7 @@ class TrialEnv(gymnasium.Env[Any, Any]):
             "flag": drawn < 0.5,
             "text": f"step {self.steps} äß",
             "array": self.place.copy(),
-            "row": np.arange(self.steps % 3, dtype=np.int16),  # of a size that varies
+            "row": np.arange(self.steps, self.steps + 2, dtype=np.int16),
             "numpy": np.float32(drawn),
             "none": None,
             "list": [1, (2, "three"), {"four": {5.0}}],
@@ -145,7 +145,7 @@ class SampleEnv(SpaceEnv):
         super().__init__(SPACES[observes], SPACES[acts], length=4)
 
 
-class Shifted(gymnasium.RewardWrapper[Any, Any, Any]):
+class Shifted(gymnasium.RewardWrapper[Any, Any]):
     """Adds to the reward."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], by: float = 100.0) -> None:

@@ -37,6 +37,8 @@ class NodeArgs:
     """how many worker processes; 0 for one per core"""
     name: str = ""
     """what this node is called in messages; empty for the name of the host"""
+    index: int | None = None
+    """which node of its launcher this is; None takes it from the variables of Slurm or Kubernetes, if they are there"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ def node(argv: list[str]) -> int:
     args = tyro.cli(NodeArgs, prog="clusterenv node", args=argv)
     from_stdin = args.key_file == "-"
     keys = _first_line() if from_stdin else read_key_file(pathlib.Path(args.key_file))
-    _run(args.head, keys, args, stdin=from_stdin)
+    _run(args.head, keys, args, index=_own_index() if args.index is None else args.index, stdin=from_stdin)
     return OK
 
 
@@ -74,17 +76,33 @@ def join(argv: list[str]) -> int:
         keys = read_key_file(args.token_file)
     else:
         keys = parse_keys(os.environ.pop(TOKEN_VARIABLE, "") or getpass.getpass("token: "))
-    _run(args.head, keys, args, stdin=False)
+    _run(args.head, keys, args, index=None, stdin=False)
     return OK
 
 
-def _run(head: str, keys: NodeKeys, args: NodeArgs | JoinArgs, *, stdin: bool) -> None:
+def _own_index() -> int | None:
+    for variable in ("SLURM_PROCID", "JOB_COMPLETION_INDEX"):
+        number = os.environ.get(variable, "")
+        if number.isdecimal():
+            return int(number)
+    return None
+
+
+def _run(head: str, keys: NodeKeys, args: NodeArgs | JoinArgs, *, index: int | None, stdin: bool) -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if args.workers < 0:
         raise ConfigError(f"--workers {args.workers} must be at least 0.")
     heads = [parse_address(each) for each in head.split(",")]
-    imports = tuple(args.imports)
-    run_node(Membership(heads=heads, keys=keys, imports=imports, workers=args.workers, name=args.name, stdin=stdin))
+    membership = Membership(
+        heads=heads,
+        keys=keys,
+        imports=tuple(args.imports),
+        workers=args.workers,
+        name=args.name,
+        index=index,
+        stdin=stdin,
+    )
+    run_node(membership)
 
 
 def _first_line() -> NodeKeys:

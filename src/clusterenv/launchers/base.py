@@ -22,13 +22,20 @@ class NodeJob:
     keys: str
     python: str
 
-    def command(self, key_file: str) -> list[str]:
-        """The words of the command. A `key_file` of "-" means standard input, which then must stay open."""
-        return [self.python, "-m", "clusterenv", "node", *self.arguments, "--key-file", key_file]
+    def command(self, key_file: str, node: int | None = None) -> list[str]:
+        """The words of the command.
 
-    def line(self, key_file: str) -> str:
+        Args:
+            key_file: "-" means standard input, which then must stay open.
+            node: which node of the launcher this is, if each has a command of its own. Where all have the same, a node
+                finds its number in the variables of the engine, or has none and cannot be restarted by it.
+        """
+        index = [] if node is None else ["--index", str(node)]
+        return [self.python, "-m", "clusterenv", "node", *self.arguments, *index, "--key-file", key_file]
+
+    def line(self, key_file: str, node: int | None = None) -> str:
         """The command as one line for a shell."""
-        return shlex.join(self.command(key_file))
+        return shlex.join(self.command(key_file, node))
 
     def __repr__(self) -> str:
         return f"NodeJob({shlex.join(self.arguments)}, keys=<hidden>)"

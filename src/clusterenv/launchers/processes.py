@@ -50,7 +50,7 @@ class ProcessLauncher:
 
     def script(self, job: NodeJob) -> str:
         """The commands, one per node."""
-        return (job.line("-") + "\n") * self.nodes
+        return "".join(job.line("-", node) + "\n" for node in range(self.nodes))
 
     def start(self, job: NodeJob) -> None:
         """Start every process; none is left if one cannot be started."""
@@ -60,7 +60,7 @@ class ProcessLauncher:
         try:
             for _ in range(self.nodes):
                 self._nodes.append(_Node())
-                self._run(self._nodes[-1], job)
+                self._run(len(self._nodes) - 1, job)
         except BaseException:
             self.close(_KILL_S)
             raise
@@ -70,7 +70,7 @@ class ProcessLauncher:
         if self._job is None or not 0 <= node < len(self._nodes):
             return False
         _end([self._nodes[node]], limit_s=0.0)
-        self._run(self._nodes[node], self._job)
+        self._run(node, self._job)
         return True
 
     def status(self) -> str:
@@ -99,11 +99,12 @@ class ProcessLauncher:
         for each in nodes:
             each.output.close()
 
-    def _run(self, node: _Node, job: NodeJob) -> None:
+    def _run(self, index: int, job: NodeJob) -> None:
         """Start the process of one node and hand it the keys."""
+        node = self._nodes[index]
         try:
             process = subprocess.Popen(
-                job.command("-"),
+                job.command("-", index),
                 stdin=subprocess.PIPE,
                 stdout=node.output,
                 stderr=subprocess.STDOUT,

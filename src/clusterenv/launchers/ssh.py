@@ -79,7 +79,8 @@ class SshLauncher:
     def script(self, job: NodeJob) -> str:
         """Commands that do the same, one per host. The keys would have to be typed into each."""
         return "".join(
-            shlex.join([*_ssh_words(self._cluster, host.address), _line(job)]) + "\n" for host in self._hosts
+            shlex.join([*_ssh_words(self._cluster, host.address), _line(job, node)]) + "\n"
+            for node, host in enumerate(self._hosts)
         )
 
     def start(self, job: NodeJob) -> None:
@@ -173,7 +174,7 @@ class SshLauncher:
             )
         host.connection = await self._asyncssh.connect(host.address.host, options=options)
         host.process = await host.connection.create_process(
-            _line(self._job),
+            _line(self._job, self._hosts.index(host)),
             stderr=self._asyncssh.STDOUT,
             encoding=None,
             request_pty=False,  # a terminal would echo the keys
@@ -265,9 +266,9 @@ def _finish(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], li
         _log.warning("ssh: the connections were not closed in good order", exc_info=True)
 
 
-def _line(job: NodeJob) -> str:
+def _line(job: NodeJob, node: int) -> str:
     """The command for the shell there, which makes place for the node."""
-    return "exec " + job.line("-")
+    return "exec " + job.line("-", node)
 
 
 def _options(cluster: Ssh, address: Address) -> dict[str, Any]:

@@ -67,9 +67,9 @@ class Host:
         self.hub.send(self.peer, message)
         return number
 
-    def tell(self, message: m.Message) -> None:
-        """Send something that is not answered."""
-        self.hub.send(self.peer, [m.encode(message)])
+    def tell(self, message: m.Message) -> bool:
+        """Send something that is not answered; False if there is no connection."""
+        return self.hub.send(self.peer, [m.encode(message)])
 
     def answered(self, number: int) -> Handler | None:
         """The handler of a request that has just been answered; None if it was answered before."""

@@ -29,6 +29,7 @@ _logger = logging.getLogger(__name__)
 SILENCE_S, BEAT_S = 10.0, 2.0
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
+_PATIENCE_S = 5.0
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
 
 
@@ -62,7 +63,7 @@ class Joining:
         self._hub = hub = Hub(self._keys, host, port)
         self._launcher.start(self._job(host, hub.port))
         self._wait_for_all()
-        hosts = sorted(self._new, key=lambda host: host.name)
+        hosts = sorted(self._new, key=lambda host: (host.hello.index is None, host.hello.index or 0, host.name))
         self._new = []
         return self._share(hosts, num_envs)
 
@@ -184,7 +185,8 @@ class Joining:
     def replace(self, host: Host, worker: int, seeds: Sequence[int | None]) -> None:
         """A worker of a lost host is wanted again: start the host again, once for all its workers."""
         if host.index not in self._back:
-            if not self._launcher.restart(host.index):
+            place = host.hello.index
+            if place is None or not self._launcher.restart(place):
                 why = self._launcher.failure() or ""
                 raise LaunchError(f"node {host.name} is lost, and its launcher cannot start it again. {why}")
             self._wanted += 1
@@ -207,13 +209,18 @@ class Joining:
     def _wait_for_one(self) -> None:
         limit_s = self._cluster.wait_s
         end = None if limit_s is None else time.monotonic() + limit_s
+        patient_until = time.monotonic() + _PATIENCE_S  # another may be lost meanwhile, and is dealt with afterwards
         while not self._new:
             self.receive(_LOOK_S)
             problem = self._launcher.failure()
-            if problem:
+            if problem and time.monotonic() > patient_until:
                 raise LaunchError(f"a node could not come back: {problem}")
             if end is not None and time.monotonic() > end:
                 raise LaunchError(f"a node did not come back within {limit_s} s. {self.last_words()}")
+
+    def seems_gone(self, host: Host) -> str | None:
+        """Whether a host that is not heard has no connection, and its launcher knows why."""
+        return None if host.tell(m.Ping()) else self._launcher.failure()
 
     def last_words(self) -> str:
         """What the nodes wrote last, for an error."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clusterenv.node.base import Message
     from clusterenv.node.host import Host
     from clusterenv.sync.codec import Encoded
+    from clusterenv.transport.arena import Arena
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.actor import Fragment
 
@@ -80,13 +81,17 @@ class Lending:
         fields = {"memory": number, "kind": encoded.kind, "base": base, "digest": encoded.digest}
         host.ask(m.Weights, taken, [encoded.payload], version=tuple(encoded.version), **fields)
 
-    def take_fragment(self, block: range, fragment: Fragment, frames: Sequence[Any]) -> list[Any]:
-        """Fill the columns of a fragment that has arrived; returns the newest observations."""
+    def take_fragment(self, arena: Arena, block: range, fragment: Fragment, frames: Sequence[Any]) -> None:
+        """Fill the columns of a fragment that has arrived."""
         if self.fragments is None or not 0 <= fragment.buffer < self.fragments.spec.buffers:
             raise ProtocolError("a fragment came that nobody asked for.")
         columns = self.fragments.columns(fragment.buffer, block)
         columns_from_frames(columns, frames)
-        return [played[min(fragment.steps, len(played) - 1)] for played in columns.obs]
+        # As the worker leaves its own arena: the newest observation, in the middle of an episode.
+        mine = arena.spec.rows(block)
+        for array, played in zip(arena.observation, columns.obs, strict=True):
+            array[mine] = played[min(fragment.steps, len(played) - 1)]
+        arena.terminated[mine] = arena.truncated[mine] = False
 
     def take_progress(self, workers: range, progress: Sequence[int]) -> None:
         """How many steps each worker of a host has played."""

@@ -49,6 +49,7 @@ class Membership:
         imports: modules to import first, so that their environments are known here.
         workers: how many workers; 0 for one per core.
         name: of this node, for messages.
+        index: which node of its launcher it is, if that is known.
         stdin: whether the node ends when standard input closes.
     """
 
@@ -57,6 +58,7 @@ class Membership:
     imports: Sequence[str] = ()
     workers: int = 0
     name: str = ""
+    index: int | None = None
     stdin: bool = False
 
 
@@ -186,6 +188,7 @@ class Member:
             run=mine.keys.run,
             incarnation=self._incarnation,
             name=mine.name or socket.gethostname(),
+            index=mine.index,
             clusterenv=__version__,
             python=platform.python_version(),
             gymnasium=gymnasium.__version__,

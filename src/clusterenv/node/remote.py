@@ -46,6 +46,7 @@ _logger = logging.getLogger(__name__)
 
 # How often a waiting head looks at the clock, and how long a node may be silent before it is given up.
 _LOOK_S = 0.25
+_SUSPECT_S = 0.5
 # A request that was not answered for this long goes out again: it, or its answer, may have been lost.
 _AGAIN_S = 5.0
 # For memory that a node makes after its environments are built.
@@ -198,17 +199,10 @@ class RemoteNode:
         if not isinstance(reply, Reply):
             raise ProtocolError(f"a {type(reply).__name__} came in place of a reply.")
         if isinstance(reply.value, Fragment):
-            self._take_fragment(self.blocks[worker], reply.value, frames)
+            self._lending.take_fragment(self._bound(), self.blocks[worker], reply.value, frames)
         elif isinstance(reply.value, Report):
             copy_block(self._bound(), self.blocks[worker], frames)
         return reply
-
-    def _take_fragment(self, block: range, fragment: Fragment, frames: Sequence[Any]) -> None:
-        # As the worker leaves its own arena: the newest observation, in the middle of an episode.
-        arena, mine = self._bound(), slice(block.start, block.stop)
-        for array, newest in zip(arena.observation, self._lending.take_fragment(block, fragment, frames), strict=True):
-            array[mine] = newest
-        arena.terminated[mine] = arena.truncated[mine] = False
 
     def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
         """As `post`; every node makes memory of its own for its workers, in the place of this."""
@@ -464,6 +458,8 @@ class RemoteNode:
             silent_s = now - host.heard_s
             if silent_s > self._joining.silence_s:
                 self._give_up(host, f"its node {host.name} has been silent for {silent_s:.0f} s")
+            elif silent_s > _SUSPECT_S and (known := self._joining.seems_gone(host)):
+                self._give_up(host, f"its node {host.name} is gone: {known}")
             else:
                 host.ask_again(now, _AGAIN_S)
                 if self._arena is not None and (self._arena.have != self._arena.want).any():

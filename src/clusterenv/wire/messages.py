@@ -48,6 +48,7 @@ class Hello(Message, frozen=True):
     run: Name
     incarnation: Name  # another for every process
     name: Name
+    index: Number | None  # which node of its launcher it is
     clusterenv: Name
     python: Name
     gymnasium: Name
@@ -192,6 +193,10 @@ class Lose(Message, frozen=True):
     cause: Text
 
 
+class Ping(Message, frozen=True):
+    """Nothing: whether it can be sent tells whether there is a connection."""
+
+
 class Halt(Message, frozen=True):
     """Whoever plays stops after the step that it is in, now."""
 
@@ -207,7 +212,9 @@ class Close(Message, frozen=True):
 
 
 FromNode = Hello | Answer | Rows | Lost | Beat | Leave
-FromHead = Welcome | Refuse | Build | Bind | Step | Post | Lend | Tell | Weights | Replace | Lose | Halt | Again | Close
+FromHead = (
+    Welcome | Refuse | Build | Bind | Step | Post | Lend | Tell | Weights | Replace | Lose | Ping | Halt | Again | Close
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _from_node: msgspec.msgpack.Decoder[FromNode] = msgspec.msgpack.Decoder(FromNode)
