@@ -163,6 +163,8 @@ BAD_OPTIONS = {
     "long": ("--comment=" + "x" * 600, "a long option"),
     "98-a name": ("--job-name=me", "Leave it out"),
     "one of ours": ("--nodes=4", "Use nodes= in its place"),
+    "the beginning of one of ours": ("--node=4", "Use nodes= in its place"),
+    "the beginning of another": ("--out=/x", "Leave it out"),
     "an array": ("--array=1-4", "Leave it out"),
     "another action": ("--test-only", "Leave it out"),
     "another script": ("--wrap=true", "Leave it out"),
@@ -177,7 +179,16 @@ def test_a_bad_option_of_sbatch_is_refused(option: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", ["--mem=8G", "--exclusive", "--constraint=[a|b]&c*2", "--gres=gpu:a100:1", "--exclude=n[1-3,7]", "--hold"]
+    "option",
+    [
+        "--mem=8G",
+        "--exclusive",
+        "--constraint=[a|b]&c*2",
+        "--gres=gpu:a100:1",
+        "--exclude=n[1-3,7]",
+        "--hold",
+        "--time-min=5",
+    ],
 )
 def test_usual_options_of_sbatch_are_taken(option: str) -> None:
     assert parse_remote(Slurm(extra=(option,)).text) == Slurm(extra=(option,))

@@ -42,7 +42,7 @@ _SBATCH = re.compile(r"--([a-z][a-z0-9-]*)(=[A-Za-z0-9_.,:;/@+=%*&|()\[\]!~^-]{1
 
 # Options of sbatch that we set, with the field that sets them; and those that we need for ourselves, or that would make
 # sbatch do something else than hand in our script.
-_FIELDS = {
+_TAKEN = {
     "account": "account",
     "cpus-per-task": "cpus",
     "nodes": "nodes",
@@ -51,21 +51,9 @@ _FIELDS = {
     "partition": "partition",
     "qos": "qos",
     "time": "time",
+    **dict.fromkeys(("array", "error", "input", "job-name", "open-mode", "output", "parsable", "quiet"), ""),
+    **dict.fromkeys(("help", "test-only", "usage", "verbose", "version", "wait", "wrap"), ""),
 }
-_OURS = (
-    "array",
-    "error",
-    "help",
-    "input",
-    "job-name",
-    "open-mode",
-    "output",
-    "parsable",
-    "quiet",
-    "test-only",
-    "usage",
-)
-_OURS += ("verbose", "version", "wait", "wrap")
 
 
 class Address(NamedTuple):
@@ -442,9 +430,9 @@ def _check_sbatch(option: str) -> None:
             f"slurm: extra={option[:80]!r} must be a long option of sbatch without blanks, quotes, hashes and "
             "backslashes, as in '--mem=8G'."
         )
-    if found[1] in _FIELDS:
-        raise ConfigError(
-            f"slurm: extra={option[:80]!r} has a field of its own. Use {_FIELDS[found[1]]}= in its place."
-        )
-    if found[1] in _OURS:
+    # sbatch takes the beginning of an option for the option.
+    taken = next((name for name in _TAKEN if name.startswith(found[1])), None)
+    if taken and _TAKEN[taken]:
+        raise ConfigError(f"slurm: extra={option[:80]!r} has a field of its own. Use {_TAKEN[taken]}= in its place.")
+    if taken:
         raise ConfigError(f"slurm: extra={option[:80]!r} is not for you to set: ClusterEnv needs it. Leave it out.")

@@ -20,6 +20,7 @@ usage: clusterenv COMMAND ...
 
   clusterenv train ppo --env-id CartPole-v1 --cluster local:2   train an agent
   clusterenv plot RUN...                                        draw learning curves
+  clusterenv doctor --cluster ssh://a,b                         try a cluster, and say what is wrong
   clusterenv join cluster://HOST:PORT                           let this machine take part in a run
   clusterenv node --head ADDRESS --key-file FILE                the same, as launchers start it
   clusterenv --version
@@ -60,7 +61,13 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _commands() -> dict[str, Callable[[list[str]], int]]:
-    return {"train": _train, "plot": _plot, "node": _node, "join": _join}
+    return {"train": _train, "plot": _plot, "node": _node, "join": _join, "doctor": _doctor}
+
+
+def _doctor(arguments: list[str]) -> int:
+    from clusterenv.cli import doctor
+
+    return doctor.run(arguments)
 
 
 def _node(arguments: list[str]) -> int:

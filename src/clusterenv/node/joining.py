@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterenv.clusters import Remote
+    from clusterenv.launchers.base import Launcher
 
 _logger = logging.getLogger(__name__)
 
@@ -38,13 +39,14 @@ class Joining:
 
     Args:
         cluster: where the nodes are.
+        launcher: starts them; None for the one of the cluster's kind.
     """
 
     silence_s = SILENCE_S
 
-    def __init__(self, cluster: Remote) -> None:
+    def __init__(self, cluster: Remote, launcher: Launcher | None = None) -> None:
         self._cluster = cluster
-        self._launcher = launcher_for(cluster)
+        self._launcher = launcher_for(cluster) if launcher is None else launcher
         self._keys = make_keys()
         self._hub: Hub | None = None
         self._hosts: dict[str, Host] = {}  # by incarnation, those that are welcome
@@ -55,17 +57,31 @@ class Joining:
         self._refused: list[str] = []
         self._back: dict[int, dict[int, Sequence[int | None]]] = {}  # lost hosts that are started again
 
+    @property
+    def members(self) -> list[Host]:
+        """The nodes that are welcome."""
+        return [host for host in self._hosts.values() if not host.lost]
+
     def gather(self, num_envs: int) -> tuple[list[Host], list[range]]:
         """Start the nodes, wait until all are there, and give each its slots."""
-        where = split_address(self._cluster.bind) if self._cluster.bind else None
-        usual = LOOPBACK if isinstance(self._cluster, Tcp) else _EVERYWHERE
-        host, port = (where.host, where.port) if where is not None else (usual, 0)
+        host, port = self._listening()
         self._hub = hub = Hub(self._keys, host, port)
         self._launcher.start(self._job(host, hub.port))
         self._wait_for_all()
         hosts = sorted(self._new, key=lambda host: (host.hello.index is None, host.hello.index or 0, host.name))
         self._new = []
         return self._share(hosts, num_envs)
+
+    def script(self) -> str:
+        """What the launcher would run, without keys and with a port of 0 where the head would take a free one."""
+        host, port = self._listening()
+        return self._launcher.script(self._job(host, port))
+
+    def _listening(self) -> tuple[str, int]:
+        if self._cluster.bind:
+            where = split_address(self._cluster.bind)
+            return where.host, where.port
+        return (LOOPBACK if isinstance(self._cluster, Tcp) else _EVERYWHERE), 0
 
     def _job(self, listen: str, port: int) -> NodeJob:
         reachable = own_addresses() if listen in (_EVERYWHERE, "::") else [listen]
@@ -132,6 +148,8 @@ class Joining:
             self._greet(peer, message)
             return None
         host = self._peers.get(peer)
+        if host is not None and isinstance(message, m.Beat):
+            host.tell(m.Heard())
         return None if host is None else (host, message, frames[1:])
 
     def _greet(self, peer: bytes, hello: m.Hello) -> None:

@@ -87,7 +87,7 @@ class Member:
         self._service = Service(self._send, membership.imports)
         self._outbox: collections.deque[list[Any]] = collections.deque()
         self._incarnation = secrets.token_hex(8)
-        self._connected = self._welcome = False
+        self._connected = self._welcome = self._unheard = False
         self._silence_s, self._beat_s = _JOIN_S, 2.0
         self._down_since = self._beat_at = time.monotonic()
         self._why = "told to"
@@ -144,7 +144,7 @@ class Member:
 
     def _note(self, event: str) -> None:
         if event == "up":
-            self._connected = True
+            self._connected, self._unheard = True, False
             self._send([m.encode(self._hello())])
             self._service.send_again()
         elif event == "down":
@@ -162,6 +162,8 @@ class Member:
         if isinstance(message, m.Welcome):
             self._welcome = True
             self._silence_s, self._beat_s = message.silence_s, message.beat_s
+        elif isinstance(message, m.Heard):
+            self._unheard = False
         else:
             self._service.handle(frames)
 
@@ -176,10 +178,11 @@ class Member:
 
     def _beat(self) -> None:
         now = time.monotonic()
-        if self._welcome and self._connected and now >= self._beat_at and not self._outbox:
+        ready = self._welcome and self._connected and not self._unheard and not self._outbox
+        if ready and now >= self._beat_at:
             self._beat_at = now + self._beat_s
             beat = m.Beat(progress=self._service.played_steps(), seen=self._service.seen)
-            self._link.send([m.encode(beat)])
+            self._unheard = self._link.send([m.encode(beat)])
 
     def _hello(self) -> m.Hello:
         mine = self._membership

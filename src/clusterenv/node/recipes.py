@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,18 +17,21 @@ from clusterenv.worker.block import EnvBlock
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from gymnasium.envs.registration import EnvSpec
+
     from clusterenv.worker.base import Block
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeFactory:
-    """Makes one environment on a worker of this host."""
+    """Makes one environment on a worker of this host. It carries the whole spec: a worker has imported nothing yet."""
 
+    spec: EnvSpec
     recipe: Recipe
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make the environment and wrap it."""
-        env = gymnasium.make(self.recipe.env_id, **self.recipe.kwargs)
+        env = gymnasium.make(copy.deepcopy(self.spec), **self.recipe.kwargs)
         for wrapper in self.recipe.wrappers:
             env = wrapper(env)
         return env
@@ -42,15 +46,13 @@ def builders_of(order: Any, blocks: Sequence[range], imports: Collection[str]) -
     """
     try:
         recipes, of_slot, mode, rebuild = order
-        factories = [RecipeFactory(recipe_from_data(data, imports)) for data in recipes]
+        factories = [_factory(recipe_from_data(data, imports)) for data in recipes]
         chosen = [factories[index] for index in of_slot]
     except (TypeError, ValueError, IndexError) as error:
         raise ProtocolError(f"the order to build environments cannot be read: {error}") from error
     slots = blocks[-1].stop - blocks[0].start
     if len(chosen) != slots or not isinstance(mode, AutoresetMode):
         raise ProtocolError(f"the order to build environments is for {len(chosen)} slots, not for {slots}.")
-    for factory in factories:
-        _check_known(factory.recipe.env_id)
     first = blocks[0].start
     return [
         functools.partial(
@@ -60,10 +62,11 @@ def builders_of(order: Any, blocks: Sequence[range], imports: Collection[str]) -
     ]
 
 
-def _check_known(env_id: str) -> None:
-    if env_id.partition(":")[2] or env_id in gymnasium.registry:
-        return
-    raise ConfigError(
-        f"this host does not know the environment {env_id!r}. Install the package that has it here, and name its "
-        "module in imports= of the cluster (or --import on the command line of the node)."
-    )
+def _factory(recipe: Recipe) -> RecipeFactory:
+    spec = gymnasium.registry.get(recipe.env_id.rpartition(":")[2])
+    if spec is None:
+        raise ConfigError(
+            f"this host does not know the environment {recipe.env_id!r}. Install the package that has it here, and "
+            "name its module in imports= of the cluster (or --import on the command line of the node)."
+        )
+    return RecipeFactory(spec, recipe)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.clusters import Remote
+    from clusterenv.launchers.base import Launcher
     from clusterenv.node.host import Host
     from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena
@@ -58,12 +59,12 @@ _LAST_WORDS_S = 1.0
 class RemoteNode:
     """All nodes of a cluster on other hosts."""
 
-    def __init__(self, order: Any, num_envs: int, cluster: Remote) -> None:
+    def __init__(self, order: Any, num_envs: int, cluster: Remote, launcher: Launcher | None = None) -> None:
         self.closed = False
         self.blocks: list[range] = []
         self._owner = os.getpid()
         self._order, self._num_envs = order, num_envs
-        self._joining = Joining(cluster)
+        self._joining = Joining(cluster, launcher)
         self._hosts: list[Host] = []
         self._host_of: list[Host] = []  # by worker
         self._alive: list[bool] = []

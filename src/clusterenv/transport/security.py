@@ -87,14 +87,16 @@ def read_key_file(path: pathlib.Path) -> NodeKeys:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigError(f"the key file {str(path)!r} cannot be read: {error.strerror}.") from error
-    with os.fdopen(fd) as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"the key file {str(path)!r} is not a regular file.")
         if status.st_mode & 0o077:
             mode = stat.S_IMODE(status.st_mode)
             raise ConfigError(f"others can read the key file {str(path)!r} (mode {mode:04o}): chmod 600 it.")
-        return parse_keys(file.read(_MAX_BYTES + 1))
+        return parse_keys(os.read(fd, _MAX_BYTES + 1).decode(errors="replace"))
+    finally:
+        os.close(fd)
 
 
 def write_key_file(path: pathlib.Path, keys: NodeKeys) -> None:

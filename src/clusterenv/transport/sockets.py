@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import urllib.parse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import zmq
 import zmq.auth.thread
 from zmq.utils.monitor import recv_monitor_message
 
+from clusterenv.clusters import split_address
 from clusterenv.errors import ConfigError, LaunchError
 from clusterenv.wire.frames import join, split
 
@@ -31,9 +31,9 @@ MAX_FRAME_BYTES = 2**30
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS, _HEARTBEAT_TTL_MS = 2_000, 6_000, 10_000
 _HANDSHAKE_MS = 5_000
 _RECONNECT_MS, _RECONNECT_MAX_MS = 200, 10_000
-# Whole messages that wait in a socket. A node that is not read stops sending; what the head sends is bounded by what
-# it has asked for.
-_FROM_NODE, _FROM_HEAD = 8, 4_096
+# Whole messages that wait in a socket; both are bounded by what the head has asked for. A full socket is no means to
+# slow a node down: libzmq hears no heartbeat through it, and closes the connection.
+_FROM_NODE, _FROM_HEAD = 4_096, 4_096
 _CONNECT_S = 3.0
 # Frames below this are copied, which is cheaper than to keep track of them.
 _COPY_BELOW = 2**16
@@ -64,14 +64,14 @@ def parse_address(text: str) -> Address:
         >>> parse_address("tcp+curve://10.0.0.1:5555").port
         5555
     """
-    parts = urllib.parse.urlsplit(text)
+    scheme, _, where = text.partition("://")
     try:
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if parts.scheme not in (SCHEME, "cluster") or not host or not port or parts.path not in ("", "/"):
+        found = split_address(where.removesuffix("/"))
+    except ConfigError:
+        found = None
+    if scheme not in (SCHEME, "cluster") or found is None or not found.port:
         raise ConfigError(f"{text[:100]!r} is no address of a head: expected {SCHEME}://HOST:PORT.")
-    return Address(host, port)
+    return Address(found.host, found.port)
 
 
 def _common(sock: zmq.Socket[bytes]) -> None:
@@ -116,8 +116,9 @@ class Hub:
 
     def send(self, peer: bytes, frames: Frames) -> bool:
         """Send to a node; False if its connection is gone or it takes nothing any more."""
+        pieces = join(frames)
         try:
-            self._socket.send_multipart([peer, *join(frames)], zmq.DONTWAIT, copy=False)
+            self._socket.send_multipart([peer, *pieces], zmq.DONTWAIT, copy=len(pieces) == 1)
         except zmq.ZMQError:
             return False
         return True
@@ -214,8 +215,9 @@ class Link:
         """Send to the head; False if it does not take the message in time, or there is no connection."""
         if limit_s > 0 and not self._socket.poll(int(limit_s * 1000), zmq.POLLOUT):
             return False
+        pieces = join(frames)
         try:
-            self._socket.send_multipart(join(frames), zmq.DONTWAIT, copy=False)
+            self._socket.send_multipart(pieces, zmq.DONTWAIT, copy=len(pieces) == 1)
         except zmq.ZMQError:
             return False
         return True
@@ -233,5 +235,7 @@ def reachable(address: Address, limit_s: float = _CONNECT_S) -> str | None:
     try:
         with contextlib.closing(socket.create_connection(address, limit_s)):
             return None
+    except UnicodeError:  # a name that no name server could know
+        return "Name or service not known"
     except OSError as error:
         return error.strerror or str(error)

@@ -110,6 +110,13 @@ class Welcome(Message, frozen=True):
     beat_s: Seconds
 
 
+class Heard(Message, frozen=True):
+    """A beat has been read, so the next may come.
+
+    A head that is busy elsewhere must not find a heap of them: libzmq closes a connection whose messages nobody takes.
+    """
+
+
 class Refuse(Message, frozen=True):
     """The node is not wanted; it ends and shows the reason."""
 
@@ -213,7 +220,22 @@ class Close(Message, frozen=True):
 
 FromNode = Hello | Answer | Rows | Lost | Beat | Leave
 FromHead = (
-    Welcome | Refuse | Build | Bind | Step | Post | Lend | Tell | Weights | Replace | Lose | Ping | Halt | Again | Close
+    Welcome
+    | Heard
+    | Refuse
+    | Build
+    | Bind
+    | Step
+    | Post
+    | Lend
+    | Tell
+    | Weights
+    | Replace
+    | Lose
+    | Ping
+    | Halt
+    | Again
+    | Close
 )
 
 _encoder = msgspec.msgpack.Encoder()
