@@ -87,7 +87,7 @@ def _agent() -> Any:
             return self.critic(x)
 
         def get_action_and_value(self, x: Any, action: Any = None) -> Any:
-            chosen = torch.distributions.Categorical(logits=self.actor(x))
+            chosen: Any = torch.distributions.Categorical(logits=self.actor(x))
             action = chosen.sample() if action is None else action
             return action, chosen.log_prob(action), chosen.entropy(), self.critic(x)
 

@@ -17,6 +17,7 @@ from clusterenv import _registration
 from clusterenv._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from clusterenv.clusters import Join, Ray, Slurm, Ssh, Tcp
     from clusterenv.config import Inproc, Local, OnLoss, Timeouts
     from clusterenv.env.batch import Batch
     from clusterenv.env.make import make_vec
@@ -54,6 +55,7 @@ _HOME = {
     "EnvError": "errors",
     "Every": "sync.rules",
     "Inproc": "config",
+    "Join": "clusters",
     "LaunchError": "errors",
     "Local": "config",
     "Never": "sync.rules",
@@ -61,8 +63,12 @@ _HOME = {
     "OnLoss": "config",
     "PolicyError": "errors",
     "ProtocolError": "errors",
+    "Ray": "clusters",
     "ResultError": "errors",
+    "Slurm": "clusters",
     "SpaceMismatch": "errors",
+    "Ssh": "clusters",
+    "Tcp": "clusters",
     "Timeouts": "config",
     "WeightsCorrupt": "errors",
     "WeightsError": "errors",
@@ -84,6 +90,7 @@ __all__ = [
     "EnvError",
     "Every",
     "Inproc",
+    "Join",
     "LaunchError",
     "Local",
     "Never",
@@ -91,8 +98,12 @@ __all__ = [
     "OnLoss",
     "PolicyError",
     "ProtocolError",
+    "Ray",
     "ResultError",
+    "Slurm",
     "SpaceMismatch",
+    "Ssh",
+    "Tcp",
     "Timeouts",
     "WeightsCorrupt",
     "WeightsError",

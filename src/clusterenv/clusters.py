@@ -5,6 +5,7 @@ Frozen values, checked once, when they are made. Each can be written as a short 
     tcp:nodes=2,workers=1                          node processes on this host, reached by TCP
     ssh://a,user@b:2222?workers=4&python=/opt/py   hosts reached by SSH
     slurm:nodes=4,partition=cpu,time=2:00:00       a job of a Slurm cluster
+    ray:nodes=4,workers=8                          hosts of a Ray cluster
     join:nodes=2,bind=0.0.0.0:5555                 machines on which somebody starts the node by hand
 
 In a text, a comma, an ampersand, a space or a percent sign inside a value is written as in an address of the web: %2C,
@@ -212,10 +213,49 @@ class Slurm(Remote):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ray(Remote):
+    """Hosts of a Ray cluster, each with an actor that runs the node.
+
+    Attributes:
+        cpus: CPUs that Ray sets aside for each node. 0 means as many as `workers`, and 1 if that is 0 too.
+        address: of the Ray head, "host:port"; "auto" for the Ray that runs on this host; "local" for a new one on this
+            host. "" means the one in RAY_ADDRESS, or else the one that runs here, or else a new one.
+        namespace: the Ray namespace in which the actors have their names.
+    """
+
+    kind: ClassVar[str] = "ray"
+
+    cpus: int = 0
+    address: str = ""
+    namespace: str = "clusterenv"
+    wait_s: float | None = 120.0
+
+    def _check(self) -> None:
+        _check_whole(self, "cpus", 0, MAX_WORKERS_PER_NODE)
+        if not _NAME.fullmatch(self.namespace):
+            raise _refused(self, "namespace", self.namespace, "1 to 128 letters, digits and . _ @ + -")
+        if self.address in ("", "auto", "local"):
+            return
+        if self.address.startswith("ray://"):
+            raise _refused(
+                self, "address", self.address, "'host:port': nodes have to reach this host, so run on one of Ray's own"
+            )
+        if not split_address(self.address, what="ray: address").port:
+            raise _refused(self, "address", self.address, "'host:port' with a port, as in 'head:6379'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Join(Remote):
-    """Machines on which somebody starts the node by hand; the head tells the command and waits."""
+    """Machines on which somebody starts the node by hand; the head tells the command and waits.
+
+    Attributes:
+        token_file: where the head puts the token that these machines need; "" for a fresh file in ~/.clusterenv. Only
+            its owner can read it, and it is removed at the end.
+    """
 
     kind: ClassVar[str] = "join"
+
+    token_file: str = ""
 
     @property
     def interpreter(self) -> str:
@@ -223,7 +263,7 @@ class Join(Remote):
         return self.python or "python3"
 
 
-KINDS: dict[str, type[Remote]] = {kind.kind: kind for kind in (Join, Slurm, Ssh, Tcp)}
+KINDS: dict[str, type[Remote]] = {kind.kind: kind for kind in (Join, Ray, Slurm, Ssh, Tcp)}
 
 
 def parse_remote(text: str) -> Remote:

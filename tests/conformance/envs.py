@@ -47,14 +47,21 @@ SPACES = {
 }
 
 
+class Thing:
+    """Something that can be pickled, but is no plain data: it gets from a worker to its node, and no further."""
+
+
+_BAD: dict[str, Any] = {"lock": threading.Lock, "thing": Thing}
+
+
 class TrialEnv(gymnasium.Env[Any, Any]):
     """A random walk that tells many kinds of infos, and misbehaves when told to.
 
     Args:
         slot: told back in every observation.
         length: an episode is truncated after this many steps; before that it ends at random.
-        misbehave: what the next step does: "raise", "lock" (an info that cannot travel), "kill", or "wait PATH": make
-            PATH-inside and wait until PATH is there. It does so once.
+        misbehave: what the next step does: "raise", "kill", "lock" or "thing" (an info that cannot travel), or "wait
+            PATH": make PATH-inside and wait until PATH is there. It does so once.
         render_mode: as in Gymnasium.
     """
 
@@ -115,7 +122,7 @@ class TrialEnv(gymnasium.Env[Any, Any]):
             pathlib.Path(f"{path}-inside").touch()
             while not os.path.exists(path):
                 time.sleep(0.001)
-        return {"lock": threading.Lock()} if how == "lock" else {}
+        return {how: _BAD[how]()} if how in _BAD else {}
 
     def render(self) -> Any:
         """A picture that tells the slot."""
@@ -125,9 +132,9 @@ class TrialEnv(gymnasium.Env[Any, Any]):
         """For tests of `call`."""
         return value * by + self.slot
 
-    def lock(self) -> Any:
+    def secret(self, kind: str) -> Any:
         """A result that cannot travel, in slot 1."""
-        return {"key": threading.Lock()} if self.slot == 1 else {"key": 1}
+        return {"plain": 1, "key": _BAD[kind]() if self.slot == 1 else None}
 
     def fail(self) -> None:
         """Raise, in slot 2."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clusterenv import EnvError, ResultError
-from tests.conformance.kit import NUM_ENVS, abroad, actions, beyond, reference, slots
+from tests.conformance.kit import NUM_ENVS, QUIET, abroad, actions, beyond, reference, slots
 from tests.env.kit import assert_same
 
 if TYPE_CHECKING:
@@ -82,15 +82,16 @@ def test_a_method_that_raises(next_step: ClusterEnv) -> None:
 
 @beyond
 def test_a_result_that_cannot_travel(next_step: ClusterEnv) -> None:
-    with pytest.raises(ResultError, match="lock"):
-        next_step.call("lock")
-    assert next_step.call("lock", indices=[0, 4]) == ({"key": 1}, {"key": 1})
+    with pytest.raises(ResultError, match="the result of 'secret' cannot .* '_thread.lock'"):
+        next_step.call("secret", "lock")
+    assert next_step.call("secret", "lock", indices=[0, 4]) == ({"plain": 1, "key": None},) * 2
 
 
 @abroad
-def test_a_result_that_cannot_travel_is_named(next_step: ClusterEnv) -> None:
-    with pytest.raises(ResultError, match=r"'key'"):
-        next_step.call("lock", indices=[1])
+def test_a_result_that_is_no_plain_data(next_step: ClusterEnv) -> None:
+    with pytest.raises(ResultError, match=r"'secret' cannot travel to another host: .*Thing at .*\['key'\]"):
+        next_step.call("secret", "thing")
+    assert next_step.call("secret", "thing", indices=[0]) == ({"plain": 1, "key": None},)
 
 
 @beyond
@@ -103,27 +104,34 @@ def test_an_argument_that_cannot_travel(next_step: ClusterEnv) -> None:
     assert next_step.get_attr("slot") == before
 
 
+@abroad
+def test_an_info_that_is_no_plain_data(next_step: ClusterEnv) -> None:
+    refuses(next_step, "thing", lambda: next_step.step(actions(next_step)))
+    refuses(next_step, "thing", lambda: send_and_receive(next_step))
+
+
 @beyond
 def test_an_info_that_cannot_travel(next_step: ClusterEnv) -> None:
-    next_step.reset(seed=1)
-    next_step.set_attr("misbehave", "lock", indices=[4])
-    with pytest.raises(ResultError, match="info key 'lock'") as caught:
-        next_step.step(actions(next_step))
+    refuses(next_step, "lock", lambda: next_step.step(actions(next_step)))
+    refuses(next_step, "lock", lambda: send_and_receive(next_step))
+
+
+def refuses(envs: ClusterEnv, kind: str, step: Callable[[], Any]) -> None:
+    """A step of slot 4 has an info that cannot travel: the error names it, and a reset makes all whole."""
+    envs.reset(seed=QUIET)
+    envs.set_attr("misbehave", kind, indices=[4])
+    with pytest.raises(ResultError, match=f"info key '{kind}'") as caught:
+        step()
     assert isinstance(caught.value, EnvError)
     assert caught.value.slot == 4
-    next_step.reset(seed=1)
-    next_step.step(actions(next_step))
+    envs.reset(seed=QUIET)
+    np.testing.assert_array_equal(envs.step(actions(envs))[0][:, 1], 1)
 
 
-@beyond
-def test_an_info_that_cannot_travel_from_some(next_step: ClusterEnv) -> None:
-    next_step.reset(seed=1)
-    next_step.set_attr("misbehave", "lock", indices=[0])
-    next_step.send([1, 1], slots=[0, 4])
-    with pytest.raises(ResultError, match="info key 'lock'"):
-        next_step.recv(2)
-    next_step.reset(seed=1)
-    next_step.step(actions(next_step))
+def send_and_receive(envs: ClusterEnv) -> Any:
+    """The second half of a step of slots 0 and 4."""
+    envs.send([1, 1], slots=[0, 4])
+    return envs.recv(2)
 
 
 @beyond

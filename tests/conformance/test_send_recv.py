@@ -9,9 +9,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from clusterenv import ConfigError
-from tests.conformance.kit import NUM_ENVS, SAMPLE, TRIAL, actions, beyond, inside, slots, wait_at
+from tests.conformance.kit import NUM_ENVS, QUIET, SAMPLE, TRIAL, actions, beyond, inside, slots, wait_at
 from tests.env.kit import assert_same
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 SEED = 21
 
 
-def alone(env_id: str, mode: str, slot: int, **kwargs: Any) -> SyncVectorEnv:
+def alone(env_id: str, mode: str, row: int, **kwargs: Any) -> SyncVectorEnv:
     """The environment of one slot, by Gymnasium, after its reset."""
     envs = SyncVectorEnv([lambda: gymnasium.make(env_id, **kwargs)], autoreset_mode=mode)
-    envs.reset(seed=SEED + slot)
+    envs.reset(seed=SEED + row)
     return envs
 
 
@@ -76,21 +77,31 @@ def test_every_slot_goes_its_own_way(next_step: ClusterEnv, same_step: ClusterEn
 
 
 def test_what_was_sent_first_comes_first(next_step: ClusterEnv) -> None:
-    next_step.reset(seed=SEED)
-    for slot in (3, 0, 4, 2, 1):
-        next_step.send([1], slots=[slot])
-    first = next_step.recv(5, max_slots=2)
-    second = next_step.recv(3)
-    assert first[4]["env_id"].tolist() == [3, 0]
-    assert second[4]["env_id"].tolist() == [4, 2, 1]
-    np.testing.assert_array_equal(second[0][:, 0], [4, 2, 1], "the rows are those of the slots")
-    np.testing.assert_array_equal(np.concatenate([first[0], second[0]])[:, 1], 1)
+    next_step.reset(seed=QUIET)
+    for count in range(1, 9):
+        order = np.random.default_rng(count).permutation(NUM_ENVS).tolist()
+        for slot in order:
+            next_step.send([1], slots=[slot])
+        observations, *_, infos = next_step.recv(NUM_ENVS)
+        assert infos["env_id"].tolist() == order
+        np.testing.assert_array_equal(observations[:, 0], order, "the rows are those of the slots")
+        np.testing.assert_array_equal(observations[:, 1], count)
+
+
+def test_no_more_than_wanted(next_step: ClusterEnv) -> None:
+    next_step.reset(seed=QUIET)
+    next_step.send(actions(next_step))
+    taken = [next_step.recv(1, max_slots=1) for _ in range(NUM_ENVS)]
+    assert [len(answer[1]) for answer in taken] == [1] * NUM_ENVS
+    assert sorted(int(answer[4]["env_id"][0]) for answer in taken) == list(range(NUM_ENVS))
+    for observations, *_, infos in taken:
+        np.testing.assert_array_equal(observations[:, 0], infos["env_id"])
 
 
 @beyond
 def test_who_is_slow_keeps_nobody_waiting(next_step: ClusterEnv, tmp_path: pathlib.Path) -> None:
     gate = tmp_path / "gate"
-    next_step.reset(seed=SEED)
+    next_step.reset(seed=QUIET)
     next_step.set_attr("misbehave", wait_at(gate), indices=[3])
     next_step.send(actions(next_step))
     inside(gate)
@@ -113,20 +124,25 @@ def test_who_is_slow_keeps_nobody_waiting(next_step: ClusterEnv, tmp_path: pathl
 def test_spaces_that_fit_into_no_array(free: ClusterEnv) -> None:
     lonely = [alone(SAMPLE, "NextStep", slot, observes="all free", acts="all free") for slot in range(NUM_ENVS)]
     free.reset(seed=SEED)
-    free.action_space.seed(SEED)
+    free.single_action_space.seed(SEED)
     for _ in range(8):
-        drawn = free.action_space.sample()
+        drawn = [free.single_action_space.sample() for _ in range(NUM_ENVS)]
         for part in ([4, 1], [0, 2, 3]):
-            free.send([drawn[slot] for slot in part], slots=part)
+            free.send(batched(free, [drawn[slot] for slot in part]), slots=part)
         answer = free.recv(NUM_ENVS)
         for row, slot in enumerate(answer[4]["env_id"].tolist()):
-            expected = lonely[slot].step((drawn[slot],))
-            assert_same(answer[0][row], expected[0][0], f"slot {slot}")
-            assert_same(row_of(answer, row)[4], row_of(expected, 0)[4], f"slot {slot}")
+            expected = lonely[slot].step(batched(free, [drawn[slot]]))
+            assert_same(row_of(answer, row), row_of(expected, 0), f"slot {slot}")
+
+
+def batched(envs: ClusterEnv, items: list[Any]) -> Any:
+    """Actions of some slots, as Gymnasium batches them."""
+    space = envs.single_action_space
+    return concatenate(space, items, create_empty_array(space, len(items)))
 
 
 def test_a_step_of_all_after_a_step_of_some(next_step: ClusterEnv) -> None:
-    next_step.reset(seed=SEED)
+    next_step.reset(seed=QUIET)
     next_step.send([1, 2], slots=[1, 4])
     next_step.recv(2)
     observations = next_step.step(actions(next_step))[0]

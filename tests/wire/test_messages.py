@@ -50,6 +50,7 @@ FROM_HEAD: list[Any] = [
     m.Weights(number=8, settled=7, memory=1, kind="delta", base=(0, 1), version=(0, 2), digest=b""),
     m.Replace(number=9, settled=8, worker=0, seeds=[None, -3, 5], limit_s=60.0),
     m.Lose(worker=0, cause="late"),
+    m.Heard(),
     m.Halt(),
     m.Ping(),
     m.Again(),

@@ -18,7 +18,7 @@ class DoctorArgs:
     """Start the nodes of a cluster, look at them, and end them again."""
 
     cluster: str
-    """where the workers shall run, as for make_vec: local:4, tcp:nodes=2, ssh://a,b, slurm:nodes=4,partition=cpu, ..."""
+    """where the workers shall run, as for make_vec: local:4, tcp:nodes=2, ssh://a,b, slurm:nodes=4, ..."""
     env_id: str = ""
     """also build and step this environment on every node"""
     dry_run: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterenv.clusters import Join, Remote, Slurm, Ssh, Tcp
+from clusterenv.clusters import Join, Ray, Remote, Slurm, Ssh, Tcp
 from clusterenv.errors import ConfigTypeError
 
 if TYPE_CHECKING:
@@ -29,8 +29,12 @@ def launcher_for(cluster: Remote) -> Launcher:
         from clusterenv.launchers.slurm import SlurmLauncher
 
         return SlurmLauncher(cluster)
+    if isinstance(cluster, Ray):
+        from clusterenv.launchers.ray import RayLauncher
+
+        return RayLauncher(cluster)
     if isinstance(cluster, Join):
         from clusterenv.launchers.join import JoinLauncher
 
         return JoinLauncher(cluster)
-    raise ConfigTypeError(f"cluster={cluster!r} has no launcher. Use Tcp, Ssh, Slurm or Join.")
+    raise ConfigTypeError(f"cluster={cluster!r} has no launcher. Use Tcp, Ssh, Slurm, Ray or Join.")

@@ -1,15 +1,24 @@
-"""Nodes that somebody starts by hand: nothing is launched, the command to type is told."""
+"""Nodes that somebody starts by hand: nothing is launched, the command to type is told, and the token is put aside."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import pathlib
+import secrets
+import shlex
 from typing import TYPE_CHECKING
+
+from clusterenv.errors import LaunchError
 
 if TYPE_CHECKING:
     from clusterenv.clusters import Join
     from clusterenv.launchers.base import NodeJob
 
-# Where the person who starts a node has put the keys on that machine.
-KEY_FILE = "node.key"
+_logger = logging.getLogger(__name__)
+
+_FOLDER = pathlib.Path("~/.clusterenv")
 
 
 class JoinLauncher:
@@ -17,6 +26,7 @@ class JoinLauncher:
 
     def __init__(self, cluster: Join) -> None:
         self._cluster = cluster
+        self._token: pathlib.Path | None = None
 
     @property
     def nodes(self) -> int:
@@ -24,11 +34,38 @@ class JoinLauncher:
         return self._cluster.nodes
 
     def script(self, job: NodeJob) -> str:
-        """The line to type on each machine, beside a copy of the key file."""
-        return job.line(KEY_FILE) + "\n"
+        """The line to type on each machine, beside a copy of the token file."""
+        heads = job.arguments[job.arguments.index("--head") + 1].split(",")
+        rest = [word for word in job.arguments if word not in ("--head", ",".join(heads))]
+        address = heads[0].partition("://")[2]
+        words = ["clusterenv", "join", f"cluster://{address}", "--token-file", str(self._path()), *rest]
+        return shlex.join(words) + "\n"
 
     def start(self, job: NodeJob) -> None:
-        """Nothing is started."""
+        """Put the token where only its owner can read it, and tell what to type."""
+        token = self._path()
+        try:
+            token.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LaunchError(f"the token file {str(token)!r} cannot be made: {error.strerror}.") from error
+        self._token = token
+        with os.fdopen(fd, "w") as file:
+            os.fchmod(fd, 0o600)
+            file.write(job.keys + "\n")
+        _logger.warning(
+            "waiting for %d nodes. Copy the token file to each machine (or paste what is in it when asked), and run "
+            "there:\n  %s",
+            self.nodes,
+            self.script(job).strip(),
+        )
+
+    def _path(self) -> pathlib.Path:
+        if self._token is not None:
+            return self._token
+        if self._cluster.token_file:
+            return pathlib.Path(self._cluster.token_file).expanduser()
+        return _FOLDER.expanduser() / f"join-{secrets.token_hex(4)}.token"
 
     def restart(self, node: int) -> bool:
         """Nobody but the person who started a node can start it again."""
@@ -47,4 +84,8 @@ class JoinLauncher:
         return {}
 
     def close(self, limit_s: float) -> None:
-        """Nothing was started. The nodes end themselves when the head falls silent."""
+        """Remove the token. The nodes end themselves when the head falls silent."""
+        token, self._token = self._token, None
+        if token is not None:
+            with contextlib.suppress(OSError):
+                token.unlink()
