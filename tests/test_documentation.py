@@ -1,4 +1,4 @@
-"""Every Python block of the README, the guide and the migration page runs, and every command they name exists."""
+"""Every Python block of the README, the guide and the other pages runs, and every command they name exists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ("README.md", "docs/guide.md", "docs/migration.md")
+PAGES = ("README.md", "docs/guide.md", "docs/migration.md", "docs/clusters/README.md")
 CONTINUED = "# continued\n"
 
 
@@ -56,7 +56,7 @@ def test_a_make_command_of_the_readme_exists(command: str) -> None:
 
 
 def test_links_of_the_documentation_lead_somewhere() -> None:
-    for page in (*PAGES, "docs/design.md", "examples/README.md", "benchmarks/README.md"):
+    for page in (*PAGES, "docs/design.md", "docs/scaling.md", "examples/README.md", "benchmarks/README.md"):
         folder = (ROOT / page).parent
         for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
             assert (folder / target).exists(), f"{page} links to {target}"

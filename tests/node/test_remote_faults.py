@@ -155,14 +155,14 @@ def test_steps_of_single_slots(envs: ClusterEnv, wire: Wire, kind: type[m.Messag
     for turn in range(6):
         if turn == 2:
             wire.rule(kind, rule, 2)
-        observation, reward, _, _, infos = envs.recv(min_envs=1)
-        slots = infos["slot"].tolist() if "slot" in infos else [int(row[0]) for row in observation]
+        observation, reward, _, _, infos = envs.recv()
+        slots = infos["env_id"].tolist()
         for row, slot in zip(observation, slots, strict=True):
             counts[slot] += 1
             assert row.tolist() == [slot, counts[slot]], "a step was taken twice, or a row came twice"
         assert (reward == 1).all()
         envs.send(np.ones(len(slots), int), np.array(slots))
-    observation, *_ = envs.recv(min_envs=NUM_ENVS)
+    observation, *_ = envs.recv(min_slots=NUM_ENVS)
     for row in observation:
         slot = int(row[0])
         counts[slot] += 1

@@ -42,7 +42,7 @@ class Joining:
         launcher: starts them; None for the one of the cluster's kind.
     """
 
-    silence_s = SILENCE_S
+    silence_s, beat_s = SILENCE_S, BEAT_S
 
     def __init__(self, cluster: Remote, launcher: Launcher | None = None) -> None:
         self._cluster = cluster
@@ -132,22 +132,24 @@ class Joining:
                 hint = f"{self._launcher.status()}. {self.last_words()}"
                 raise WorkersMissing(len(self._new), self._cluster.nodes, limit_s or 0.0, hint, what="nodes")
 
-    def receive(self, limit_s: float) -> tuple[Host, m.FromNode, list[Any]] | None:
-        """The next message of a node that is welcome; who knocks is let in, or told why not."""
+    def receive(self, limit_s: float) -> tuple[Host, m.FromNode | ProtocolError, list[Any]] | None:
+        """The next message of a node that is welcome, or why it is none; who knocks is let in, or told why not."""
         got = self._open().receive(limit_s)
         if got is None:
             return None
         peer, pieces = got
+        host = self._peers.get(peer)
+        if host is not None and host.lost:
+            return None
         try:
             frames = split_frames(pieces)
             message = m.decode_from_node(frames)
         except ProtocolError as error:
             _logger.warning("a message of a node was dropped: %s", error)
-            return None
+            return None if host is None else (host, error, [])
         if isinstance(message, m.Hello):
             self._greet(peer, message)
             return None
-        host = self._peers.get(peer)
         if host is not None and isinstance(message, m.Beat):
             host.tell(m.Heard())
         return None if host is None else (host, message, frames[1:])
@@ -188,7 +190,7 @@ class Joining:
         return None
 
     def _welcome(self, peer: bytes) -> None:
-        self._open().send(peer, [m.encode(m.Welcome(silence_s=SILENCE_S, beat_s=BEAT_S))])
+        self._open().send(peer, [m.encode(m.Welcome(silence_s=self.silence_s, beat_s=self.beat_s))])
 
     # After a loss.
 

@@ -148,7 +148,8 @@ class Member:
             self._send([m.encode(self._hello())])
             self._service.send_again()
         elif event == "down":
-            self._connected, self._down_since = False, time.monotonic()
+            if self._connected:  # every attempt that fails is told as well
+                self._connected, self._down_since = False, time.monotonic()
             self._outbox.clear()
         elif not self._welcome:
             raise LaunchError(
@@ -190,7 +191,7 @@ class Member:
             protocol=m.PROTOCOL,
             run=mine.keys.run,
             incarnation=self._incarnation,
-            name=mine.name or socket.gethostname(),
+            name=(mine.name or socket.gethostname())[: m.NAME_CHARS],
             index=mine.index,
             clusterenv=__version__,
             python=platform.python_version(),

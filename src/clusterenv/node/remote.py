@@ -416,9 +416,11 @@ class RemoteNode:
             self._look_after_hosts(now)
         return received is not None
 
-    def _take(self, host: Host, message: m.FromNode, frames: Sequence[Any]) -> None:
+    def _take(self, host: Host, message: m.FromNode | ProtocolError, frames: Sequence[Any]) -> None:
         host.heard_s = time.monotonic()
         try:
+            if isinstance(message, ProtocolError):
+                raise message
             if isinstance(message, m.Rows):
                 self._take_rows(host, message, frames)
             elif isinstance(message, m.Answer):
@@ -470,6 +472,7 @@ class RemoteNode:
         if host.lost or self.closed:
             return
         _logger.warning("node %s is lost: %s", host.name, cause)
+        host.tell(m.Refuse(reason=f"given up: {cause}"[:1000]))  # should it still be there, it goes
         host.give_up()
         self._stepping.discard(host.index)
         for worker in host.workers:

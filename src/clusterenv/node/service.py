@@ -222,7 +222,8 @@ class Service:
             self._answer(request.number)
             return
         node.post({request.worker: base.Message(name, tuple(arguments))})
-        self._errands.append(_Errand(request.number, name, {request.worker}, together=False))
+        called = str(arguments[1]) if name == "call" else name  # for errors
+        self._errands.append(_Errand(request.number, called, {request.worker}, together=False))
 
     def _lend(self, request: m.Lend, frames: Sequence[Any]) -> None:
         node, data = self._local(), CODEC.unpack(request.message)

@@ -147,8 +147,9 @@ class Steps:
         return found
 
     def _forget_shown(self, rows: RowIndex | None) -> None:
+        """Who asks for one of the rows again has had all that were shown with it."""
         if rows is None:
             self._shown.clear()
             return
         asked = set(rows.tolist())
-        self._shown = [(shown, report) for shown, report in self._shown if not asked.issuperset(shown.tolist())]
+        self._shown = [(shown, report) for shown, report in self._shown if asked.isdisjoint(shown.tolist())]

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 # Grows with every change to what follows. Head and node must have the same.
 PROTOCOL = 1
 
-_NAME_CHARS, _TEXT_CHARS, _MAX_WORKERS = 256, 100_000, 4096
+NAME_CHARS = 256
+_TEXT_CHARS, _MAX_WORKERS = 100_000, 4096
 
-Name = Annotated[str, Meta(max_length=_NAME_CHARS)]
+Name = Annotated[str, Meta(max_length=NAME_CHARS)]
 Text = Annotated[str, Meta(max_length=_TEXT_CHARS)]
 Number = Annotated[int, Meta(ge=0, le=2**62)]
 Worker = Annotated[int, Meta(ge=0, lt=_MAX_WORKERS)]
