@@ -1,8 +1,8 @@
 """Nodes on the hosts of a Ray cluster: one actor per node, and the node as a process beside its actor.
 
-Ray is used in a process of its own, the driver, to which we talk in lines of JSON. Ray waits minutes for an address that
-does not answer, ends its process when its head is gone for a minute, and takes signals for itself: the head of a run
-must suffer none of that. When the driver ends, however it ends, Ray ends the actors and frees what it set aside for
+Ray is used in a process of its own, the driver, to which we talk in lines of JSON. Ray waits minutes for an address
+that does not answer, ends its process when its head is gone, and takes signals for itself: the head of a run must suffer
+none of that. When the driver ends, however it ends, Ray ends the actors and frees what it set aside for
 them; when an actor ends, the standard input of its node closes, and the node ends itself.
 """
 
@@ -47,6 +47,7 @@ LOOK_S = 0.5
 _END_S = 8.0
 # Of what a node wrote last.
 _LOG_CHARACTERS = 4000
+_RESTARTING = "Ray restarts its actor"
 _DRIVER = "import sys; from clusterenv.launchers.ray import drive; drive(int(sys.argv[1]))"
 
 
@@ -259,12 +260,11 @@ class NodeActor:
     def __init__(self, job: NodeJob) -> None:
         self._job = job if job.python else dataclasses.replace(job, python=sys.executable)
         self._process = ProcessLauncher(Tcp(nodes=1))
-        self._problem: str | None = None
-        self.restart(0)
+        self.restart()
 
-    def restart(self, restarts: int) -> None:
+    def restart(self) -> None:
         """End what is left of the node and start it again."""
-        self._restarts, self._problem = restarts, None
+        self._problem: str | None = None
         try:
             if not self._process.restart(0):
                 self._process = ProcessLauncher(Tcp(nodes=1))
@@ -279,8 +279,7 @@ class NodeActor:
             problem = f"on {socket.gethostname()} {failure.removeprefix('node 0 ')}"
         running = problem is None and self._process.status().startswith("1 ")
         log = "".join(self._process.logs().values())[-_LOG_CHARACTERS:]
-        state = "running" if running else "ended"
-        return {"state": state, "problem": problem, "log": log, "restarts": self._restarts}
+        return {"state": "running" if running else "ended", "problem": problem, "log": log}
 
     def end(self, limit_s: float) -> None:
         """End the node."""
@@ -340,7 +339,7 @@ class Driver:
         self._ray: Any = None
         self._group: Any = None
         self._actors: list[Any] = []
-        self._looks: dict[Any, int] = {}  # questions that are under way, by reference
+        self._looks: dict[Any, tuple[int, int]] = {}  # questions under way: the node, and its restarts before them
         self._told: dict[int, dict[str, Any]] = {}
         self._deaths = [0] * cluster["nodes"]
         self._restarts = [0] * cluster["nodes"]
@@ -416,21 +415,22 @@ class Driver:
             if "end" in command:
                 self._limit_s = command["end"]
                 raise _Ended
+            # An actor that Ray is about to restart starts its node by itself.
             node = command["restart"]
             self._restarts[node] += 1
-            if self._actors:
-                self._actors[node].restart.remote(self._restarts[node])
+            if self._actors and self._told.get(node, {}).get("state") != _RESTARTING:
+                self._actors[node].restart.remote()
 
     def _look(self) -> None:
         """Ask every actor that owes no answer, and take the answers that are there."""
-        asked = set(self._looks.values())
+        asked = {index for index, _ in self._looks.values()}
         for index, actor in enumerate(self._actors):
             if index not in asked:
-                self._looks[actor.look.remote()] = index
+                self._looks[actor.look.remote()] = index, self._restarts[index]
         done, _ = self._ray.wait(list(self._looks), num_returns=len(self._looks), timeout=LOOK_S)
         for reference in done:
-            index = self._looks.pop(reference)
-            told = self._answer(index, reference)
+            index, restarts = self._looks.pop(reference)
+            told = {**self._answer(index, reference), "restarts": restarts}
             if self._told.get(index) != told:
                 self._told[index] = told
                 self._report({"node": index, **told})
@@ -446,14 +446,9 @@ class Driver:
             lost = self._deaths[index] > 1
             before = self._told.get(index, {"log": ""})
             problem = f"is lost: {_said(error)}" if lost else None
-            state = "lost" if lost else "Ray restarts its actor"
-            return {"state": state, "problem": problem, "log": before["log"], "restarts": self._restarts[index]}
+            return {"state": "lost" if lost else _RESTARTING, "problem": problem, "log": before["log"]}
         self._deaths[index] = 0
-        # An actor that Ray has restarted knows nothing of earlier restarts, and its node is as new as it can be.
-        return {**told, "restarts": self._restarts[index] if self._is_new(index, told) else told["restarts"]}
-
-    def _is_new(self, index: int, told: dict[str, Any]) -> bool:
-        return bool(told["restarts"] == 0 and told["state"] == "running")
+        return told
 
     def close(self) -> None:
         """End the nodes, then the actors, and leave Ray; one that was started here ends with that."""

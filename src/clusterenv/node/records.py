@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
 
-from clusterenv.errors import ResultError
+from clusterenv.errors import ProtocolError, ResultError
 from clusterenv.transport.fragments import FragmentSpec
 from clusterenv.wire.plain import Codec
 from clusterenv.wire.policies import (
@@ -58,6 +58,71 @@ def pack_message(message: Message) -> bytes:
         return CODEC.pack((message.name, message.arguments))
     except ResultError as error:
         raise ResultError(f"an argument {error}") from error
+
+
+def unpack_report(data: bytes, slots: range) -> Report:
+    """A report about these slots; ProtocolError if it is none."""
+    report = CODEC.unpack(data)
+    if not isinstance(report, Report):
+        raise ProtocolError(f"a {type(report).__name__} came in place of a report.")
+    _check_report(report, slots)
+    return report
+
+
+def unpack_reply(data: bytes, slots: range, name: str) -> Reply:
+    """The reply to this message by the worker of these slots; ProtocolError if it is none."""
+    reply = CODEC.unpack(data)
+    if not isinstance(reply, Reply) or type(reply.request) is not int or type(reply.error) not in (str, type(None)):
+        raise ProtocolError(f"a {type(reply).__name__} came in place of a reply to {name!r}.")
+    value = reply.value
+    if reply.failure is not None:
+        _check_failures([reply.failure], range(-1, slots.stop))
+    elif reply.error is None and name in _ANSWERS and not isinstance(value, _ANSWERS[name]):
+        raise ProtocolError(f"{name!r} was answered with a {type(value).__name__}.")
+    if isinstance(value, Report):
+        _check_report(value, slots)
+    elif isinstance(value, Fragment):
+        _check_failures(value.failures, slots)
+        if any(type(each) is not int for each in (value.buffer, value.steps)) or value.steps < 0:
+            raise ProtocolError(f"a fragment came in buffer {value.buffer!r} with {value.steps!r} steps.")
+    elif name == "call" and value is not None and len(value) != len(slots):
+        raise ProtocolError(f"{len(value)} results came of {len(slots)} slots.")
+    return reply
+
+
+_ANSWERS: dict[str, type | tuple[type, ...]] = {
+    "reset": Report,
+    "play": Fragment,
+    "call": (list, tuple, type(None)),
+}
+
+
+def _check_report(report: Report, slots: range) -> None:
+    lists = (report.infos, report.observations, report.failures, report.block_infos)
+    if any(type(each) is not list for each in lists) or report.block_infos:
+        raise ProtocolError("a report came with other fields than a report has.")
+    for slot, info in (_pair(each) for each in report.infos):
+        if slot not in slots or type(info) is not dict:
+            raise ProtocolError(f"an info came for slot {slot!r} from a node that has {slots}.")
+    for slot, _ in (_pair(each) for each in report.observations):
+        if slot not in slots:
+            raise ProtocolError(f"an observation came for slot {slot!r} from a node that has {slots}.")
+    _check_failures(report.failures, slots)
+
+
+def _check_failures(failures: Any, slots: range) -> None:
+    if type(failures) is not list or not all(isinstance(each, Failure) for each in failures):
+        raise ProtocolError("something came in place of a failure.")
+    for slot, doing, error, text, _ in failures:
+        good = type(slot) is int and type(doing) is str and type(text) is str and isinstance(error, Exception)
+        if not good or slot not in slots:
+            raise ProtocolError(f"a failure of slot {slot!r} came from a node that has {slots}.")
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    if type(value) not in (tuple, list) or len(value) != 2 or type(value[0]) is not int:
+        raise ProtocolError("a report came with other entries than (slot, value).")
+    return value[0], value[1]
 
 
 def describe_plainly(description: BlockDescription) -> BlockDescription:

@@ -181,24 +181,22 @@ class RemoteNode:
             host = self._host_of[worker]
             if self._alive[worker]:
                 mine = worker - host.workers.start
-                self._posted[worker] = host.ask(m.Post, self._replied(worker), worker=mine, message=data)
+                self._posted[worker] = host.ask(m.Post, self._replied(worker, messages[worker].name), worker=mine, message=data)
 
-    def _replied(self, worker: int) -> Callable[[m.Answer, Sequence[Any]], None]:
+    def _replied(self, worker: int, name: str) -> Callable[[m.Answer, Sequence[Any]], None]:
         def take(answer: m.Answer, frames: Sequence[Any]) -> None:
             if self._posted.get(worker) != answer.number:
                 return  # a call that was given up
             del self._posted[worker]
             if answer.error or answer.value:
-                self._replies[worker] = self._reply(worker, answer, frames)
+                self._replies[worker] = self._reply(worker, name, answer, frames)
 
         return take
 
-    def _reply(self, worker: int, answer: m.Answer, frames: Sequence[Any]) -> Reply:
+    def _reply(self, worker: int, name: str, answer: m.Answer, frames: Sequence[Any]) -> Reply:
         if answer.error:
             return Reply(error=answer.error)
-        reply = CODEC.unpack(answer.value)
-        if not isinstance(reply, Reply):
-            raise ProtocolError(f"a {type(reply).__name__} came in place of a reply.")
+        reply = unpack_reply(answer.value, self.blocks[worker], name)
         if isinstance(reply.value, Fragment):
             self._lending.take_fragment(self._bound(), self.blocks[worker], reply.value, frames)
         elif isinstance(reply.value, Report):
@@ -244,7 +242,7 @@ class RemoteNode:
 
         def played(answer: m.Answer, frames: Sequence[Any]) -> None:
             if answer.error or answer.value:
-                self._played.append((worker, self._reply(worker, answer, frames)))
+                self._played.append((worker, self._reply(worker, "play", answer, frames)))
 
         host.ask(m.Tell, played, worker=worker - host.workers.start, order=order)
 
@@ -433,7 +431,8 @@ class RemoteNode:
                 self._lending.take_progress(host.workers, message.progress)
             elif isinstance(message, m.Leave):
                 self._give_up(host, f"its node {host.name} left: {message.reason}")
-        except ProtocolError as error:
+        except (ProtocolError, TypeError, ValueError, LookupError, AttributeError) as error:
+            _logger.debug("a message of node %s", host.name, exc_info=True)
             self._give_up(host, f"its node {host.name} broke the protocol: {error}")
 
     def _take_rows(self, host: Host, message: m.Rows, frames: Sequence[Any]) -> None:
@@ -443,10 +442,7 @@ class RemoteNode:
             self._stepping.discard(host.index)
         slots = copy_rows(self._bound(), host.slots, frames, whole=message.whole)
         if message.report and (len(slots) or message.number is not None):
-            report = CODEC.unpack(message.report)
-            if not isinstance(report, Report):
-                raise ProtocolError(f"a {type(report).__name__} came in place of a report.")
-            self._report.extend(report)
+            self._report.extend(unpack_report(message.report, host.slots))
 
     def _take_loss(self, host: Host, message: m.Lost) -> None:
         if message.worker >= len(host.blocks) or message.life != host.lives[message.worker]:

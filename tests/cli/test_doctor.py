@@ -1,0 +1,64 @@
+"""`clusterenv doctor`: it starts a cluster, looks at it, and names the first thing that is wrong."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from clusterenv.cli.exits import NOT_STARTED, OK, USAGE
+from clusterenv.cli.main import main
+
+PAGE = pathlib.Path(__file__).parent.parent.parent / "docs" / "clusters" / "README.md"
+COMMANDS = re.findall(r"^clusterenv (doctor [^#\n]*)", PAGE.read_text(), re.MULTILINE)
+
+
+def test_the_page_shows_the_doctor() -> None:
+    assert len(COMMANDS) == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_page_finds_nothing_wrong(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(command)) == OK
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert told.out.startswith("ok  the cluster is tcp")
+    if "--dry-run" in command:
+        assert told.out.count("-m clusterenv node --head tcp+curve://127.0.0.1:") == 2
+        assert "joined" not in told.out
+    else:
+        assert "2 nodes joined" in told.out
+        assert "CartPole-v1 was built and stepped on every node" in told.out
+
+
+def test_this_host_has_no_nodes_to_look_at(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--cluster", "inproc", "--env-id", "CartPole-v1"]) == OK
+    assert capsys.readouterr().out.splitlines()[0] == "ok  the cluster is inproc"
+
+
+WRONG = {
+    "unknown kind": ("tpc:nodes=2", USAGE, "Did you mean"),
+    "python that is not there": ("tcp:nodes=1,python=/nowhere/python", NOT_STARTED, "/nowhere/python"),
+    "python without clusterenv": ("tcp:nodes=1,python=/bin/false", NOT_STARTED, "ended with exit code 1"),
+    "module that is not there": ("tcp:nodes=1,imports=no_such_module", NOT_STARTED, "--import no_such_module"),
+}
+
+
+@pytest.mark.parametrize(("cluster", "code", "words"), WRONG.values(), ids=WRONG.keys())
+def test_the_first_thing_that_is_wrong_is_named(
+    cluster: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--cluster", cluster]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_an_environment_that_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--cluster", "tcp:nodes=1,workers=1", "--env-id", "NoSuchEnv-v0"]) == USAGE
+    assert "NoSuchEnv-v0" in capsys.readouterr().err
+
+
+def test_keys_are_never_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["doctor", "--cluster", "tcp:nodes=1", "--dry-run"])
+    assert "secret" not in capsys.readouterr().out
