@@ -38,6 +38,12 @@ def test_an_environment_brings_its_preset(flag: list[str]) -> None:
     assert parse_ppo(flag).settings == preset("LunarLander-v3")
 
 
+def test_streaming_brings_a_preset_of_its_own() -> None:
+    told = parse_ppo(["--env-id", "LunarLander-v3", "--mode", "stream"]).settings
+    assert told == preset("LunarLander-v3", "stream")
+    assert told != parse_ppo(["--env-id", "LunarLander-v3"]).settings
+
+
 def test_options_win_over_the_preset() -> None:
     told = parse_ppo(["--num-envs", "16", "--env-id", "LunarLander-v3", "--gamma", "0.5"]).settings
     assert (told.num_envs, told.gamma, told.gae_lambda) == (16, 0.5, preset("LunarLander-v3").gae_lambda)
@@ -92,7 +98,7 @@ def test_a_run_of_another_algorithm_is_refused(tmp_path: pathlib.Path) -> None:
         (["--gamma", "2"], "gamma=2.0 must be at most 1"),
         (["--resume", "nowhere"], "is no run"),
         (["--config", "nowhere.toml"], "cannot be read"),
-        (["--cluster", "slrum:4"], "unknown cluster"),
+        (["--cluster", "slrum:4"], "unknown kind .slrum.. Did you mean .slurm."),
     ],
 )
 def test_what_does_not_fit_together_is_said_in_our_words(arguments: list[str], message: str) -> None:

@@ -70,7 +70,9 @@ def _defaults(arguments: Sequence[str]) -> PPOConfig:
         return settings_of(*RunFolder.open(resume).read())
     if config is not None:
         return settings_of(*read_settings(config))
-    return PPOConfig() if env_id is None else preset(env_id)
+    if env_id is None:
+        return PPOConfig()
+    return preset(env_id, "stream" if _value_of(arguments, "mode") == "stream" else "lock step")
 
 
 def settings_of(algorithm: str, table: dict[str, Any]) -> PPOConfig:

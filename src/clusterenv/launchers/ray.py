@@ -1,9 +1,9 @@
 """Nodes on the hosts of a Ray cluster: one actor per node, and the node as a process beside its actor.
 
 Ray is used in a process of its own, the driver, to which we talk in lines of JSON. Ray waits minutes for an address
-that does not answer, ends its process when its head is gone, and takes signals for itself: the head of a run must suffer
-none of that. When the driver ends, however it ends, Ray ends the actors and frees what it set aside for
-them; when an actor ends, the standard input of its node closes, and the node ends itself.
+that does not answer, ends its process when its head is gone, and takes signals for itself: the head of a run must
+suffer none of that. When the driver ends, however it ends, Ray ends the actors and frees what it set aside for them;
+when an actor ends, the standard input of its node closes, and the node ends itself.
 """
 
 from __future__ import annotations
