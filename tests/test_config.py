@@ -90,7 +90,7 @@ def test_a_bad_cluster_text_is_refused_by_name(text: str, says: str) -> None:
     assert len(str(caught.value)) < 300, "the message quotes a long text in part only"
 
 
-@pytest.mark.parametrize(("text", "meant"), [("locl", "local"), ("slrum:nodes=4", "slurm"), ("shs://a,b", "ssh")])
+@pytest.mark.parametrize(("text", "meant"), [("locl", "local"), ("slrum:nodes=4", "slurm"), ("sssh://a,b", "ssh")])
 def test_a_misspelt_cluster_gets_a_suggestion(text: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"Did you mean '{meant}'"):
         parse_cluster(text)

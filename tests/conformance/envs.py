@@ -96,7 +96,7 @@ class TrialEnv(gymnasium.Env[Any, Any]):
         return self._observe(), float(self.place.sum()), ended, self.steps >= self.length, info | self._tell(action)
 
     def _tell(self, action: Any) -> dict[str, Any]:
-        """Infos of all kinds, each now and then."""
+        """Infos of all kinds: one with every step, the others now and then."""
         drawn = float(self.np_random.random())
         infos: dict[str, Any] = {
             "float": drawn,
@@ -111,7 +111,8 @@ class TrialEnv(gymnasium.Env[Any, Any]):
             "list": [1, (2, "three"), {"four": {5.0}}],
             "deep": {"place": self.place[:1].copy(), "more": {"slot": self.slot}},
         }
-        return {name: value for name, value in infos.items() if self.np_random.random() < 0.4}
+        told = {name: value for name, value in infos.items() if self.np_random.random() < 0.4}
+        return {**told, "step": self.steps}
 
     def _misbehave(self, how: str, path: str = "") -> dict[str, Any]:
         if how == "raise":

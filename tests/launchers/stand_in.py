@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--do", default="wait")
     parser.add_argument("--key-file", required=True)
     parser.add_argument("--import", action="append")
+    parser.add_argument("--index", type=int)
     options = parser.parse_args()
     if options.do == "say":
         _say("before the keys")
@@ -30,6 +31,7 @@ def main() -> None:
         "child": child,
         "keys": keys,
         "argv": sys.argv[1:],
+        "index": options.index,
         "task": os.environ.get("SLURM_PROCID"),
         "cores": len(os.sched_getaffinity(0)),
     }

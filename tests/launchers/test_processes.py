@@ -39,7 +39,8 @@ def test_every_node_gets_the_keys_on_standard_input_and_nowhere_else(node: Stand
     with launched(node.job()) as launcher:
         records = node.wait_for(2)
         assert [record["keys"] for record in records] == [KEYS + "\n"] * 2
-        assert [record["argv"] for record in records] == [node.job().command("-")[1:]] * 2
+        assert {record["index"] for record in records} == {0, 1}
+        assert all(record["argv"] == node.job().command("-", record["index"])[1:] for record in records)
         assert launcher.status() == "2 of 2 node processes running"
         assert launcher.failure() is None
         for record in records:
@@ -153,21 +154,8 @@ def test_starting_twice_is_refused(node: StandIn) -> None:
 
 def test_the_script_holds_no_keys(node: StandIn) -> None:
     script = ProcessLauncher(Tcp(nodes=2)).script(node.job())
-    assert script == (node.job().line("-") + "\n") * 2
+    assert script == "".join(node.job().line("-", index) + "\n" for index in range(2))
     assert "canary" not in script
-
-
-# The others that need no service.
-
-
-def test_nodes_that_somebody_starts_by_hand(node: StandIn) -> None:
-    launcher = launcher_for(Join(nodes=2))
-    launcher.start(node.job())
-    assert launcher.nodes == 2
-    assert launcher.script(node.job()) == node.job().line("node.key") + "\n"
-    assert launcher.status() == "waiting for 2 nodes that you start by hand"
-    assert (launcher.restart(0), launcher.failure(), launcher.logs()) == (False, None, {})
-    launcher.close(1.0)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ def test_every_host_gets_the_keys_on_standard_input_and_nowhere_else(sshd: SshSe
     with launched(cluster(sshd), node.job()) as launcher:
         records = node.wait_for(2)
         assert [record["keys"] for record in records] == [KEYS + "\n"] * 2
-        assert [record["argv"] for record in records] == [node.job().command("-")[1:]] * 2
+        assert {record["index"] for record in records} == {0, 1}
+        assert all(record["argv"] == node.job().command("-", record["index"])[1:] for record in records)
         wait_until(lambda: launcher.status() == "2 of 2 hosts run the node", LIMIT_S, launcher.status)
         assert launcher.failure() is None
         for process in psutil.process_iter(["cmdline"]):
@@ -281,8 +282,9 @@ def test_the_script_holds_no_keys() -> None:
     where = Ssh(hosts=("a", "me@[::1]:2222"), identity="/k y", config="/c", known_hosts="/h")
     job = NodeJob(("--head", "tcp+curve://10.0.0.1:5555"), KEYS, "python3")
     usual = "ssh -o BatchMode=yes -F /c -o UserKnownHostsFile=/h -o IdentitiesOnly=yes -i '/k y'"
-    command = "'exec python3 -m clusterenv node --head tcp+curve://10.0.0.1:5555 --key-file -'"
-    assert SshLauncher(where).script(job) == f"{usual} a {command}\n{usual} -p 2222 me@::1 {command}\n"
+    command = "exec python3 -m clusterenv node --head tcp+curve://10.0.0.1:5555"
+    first, second = f"'{command} --index 0 --key-file -'", f"'{command} --index 1 --key-file -'"
+    assert SshLauncher(where).script(job) == f"{usual} a {first}\n{usual} -p 2222 me@::1 {second}\n"
 
 
 @given(st.lists(st.text(min_size=1), max_size=4), st.text(min_size=1))
@@ -290,4 +292,4 @@ def test_whatever_the_arguments_the_shell_there_reads_the_same_words(arguments: 
     job = NodeJob(tuple(arguments), KEYS, python)
     (_, _, _, host, command) = shlex.split(SshLauncher(Ssh(hosts=("a",))).script(job))
     assert host == "a"
-    assert shlex.split(command) == ["exec", *job.command("-")]
+    assert shlex.split(command) == ["exec", *job.command("-", 0)]

@@ -191,6 +191,11 @@ class Detached:
             copy.decider.force()
         self._consider(request=False)
 
+    def restock(self) -> None:
+        """Hosts that have lost their weights, because they were lost themselves, get them again."""
+        if any(copy.life != self.engine.node.host_life(copy.host) for copy in self._copies):
+            self._consider(request=False)
+
     def before_request(self) -> None:
         """Steps are about to be asked of the workers."""
         self._consider(request=True)

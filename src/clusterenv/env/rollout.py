@@ -43,6 +43,7 @@ def _play(detached: Detached) -> list[Piece]:
     try:
         while todo:
             players.equip()
+            detached.restock()
             node.post({worker: Message("play", (_BUFFER, False, players.begins_afresh(worker))) for worker in todo})
             replies = players.wait(todo)
             for worker, reply in replies.items():

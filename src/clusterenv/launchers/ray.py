@@ -90,8 +90,7 @@ class RayLauncher:
             f"# Ray: {where}; namespace {cluster.namespace}\n"
             f"# {self.nodes} bundles of {cpus} CPU, STRICT_SPREAD; SPREAD if Ray has fewer hosts than that.\n"
             "# In each bundle an actor with max_restarts=-1, which runs this, with the keys on standard input:\n"
-            f"{job.line('-')}\n"
-        )
+        ) + "".join(f"{job.line('-', index)}\n" for index in range(self.nodes))
 
     def start(self, job: NodeJob) -> None:
         """Start the driver. What goes wrong with Ray is told by `failure`."""
@@ -254,10 +253,21 @@ def plan(nodes: int, cpus: int, hosts: Sequence[float]) -> Plan:
 # On a host of Ray.
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class OneJob(NodeJob):
+    """The job of the one node that runs beside an actor."""
+
+    index: int
+
+    def command(self, key_file: str, node: int | None = None) -> list[str]:
+        """The words of the command, with the number that this node has in the whole cluster."""
+        return NodeJob.command(self, key_file, self.index)
+
+
 class NodeActor:
     """Runs one node on the host of its actor. When Ray restarts the actor, this starts the node anew."""
 
-    def __init__(self, job: NodeJob) -> None:
+    def __init__(self, job: OneJob) -> None:
         self._job = job if job.python else dataclasses.replace(job, python=sys.executable)
         self._process = ProcessLauncher(Tcp(nodes=1))
         self.restart()
@@ -405,7 +415,8 @@ class Driver:
         for index in range(self._cluster["nodes"]):
             place = strategies.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
             options = {"num_cpus": self._cluster["cpus"], "max_restarts": -1, "scheduling_strategy": place}
-            self._actors.append(kind.options(name=f"node-{run}-{index}", **options).remote(self._job))
+            job = OneJob(self._job.arguments, self._job.keys, self._job.python, index)
+            self._actors.append(kind.options(name=f"node-{run}-{index}", **options).remote(job))
         self.tell("Ray starts the actors")
 
     def _obey(self, limit_s: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterenv.errors import LaunchError
+from clusterenv.errors import LaunchError, ProtocolError
 from clusterenv.node.records import CODEC
 from clusterenv.wire import messages as m
 
@@ -42,6 +42,13 @@ def ask_to_bind(host: Host, spaces: tuple[Any, Any], seeds: Any, bound: dict[int
     def done(answer: m.Answer, frames: Sequence[Any]) -> None:
         if answer.error:
             raise LaunchError(f"node {host.name}: {answer.error}")
-        bound[host.index] = CODEC.unpack(answer.value)
+        pids = CODEC.unpack(answer.value)
+        if (
+            type(pids) is not list
+            or len(pids) != len(host.workers)
+            or not {int, type(None)}.issuperset(map(type, pids))
+        ):
+            raise ProtocolError(f"node {host.name} has {len(host.workers)} workers and told of {str(pids)[:80]}.")
+        bound[host.index] = pids
 
     host.ask(m.Bind, done, spaces=CODEC.pack((*spaces, seeds)))

@@ -12,9 +12,12 @@ from clusterenv.wire import messages as m
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from clusterenv.transport.arena import Arena
     from clusterenv.transport.sockets import Hub
 
     Handler = Callable[[m.Answer, Sequence[Any]], None]
+
+_SLOW_LINK_BYTES_PER_S = 100_000.0
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +34,9 @@ class Host:
         heard_s: when it was last heard.
         lost: whether it is given up.
         lives: how often each of its workers was replaced.
+        giving: whether weights are on their way to it.
+        reminded_s: when it was last reminded of single slots.
+        memories: the numbers of the memories that it knows.
     """
 
     index: int
@@ -43,6 +49,7 @@ class Host:
     lost: bool = False
     lives: list[int] = field(default_factory=list)
     giving: bool = False
+    reminded_s: float = 0.0
     memories: set[int] = field(default_factory=set)
     _asking: Asking[list[Any]] = field(default_factory=Asking)
     _handlers: dict[int, Handler] = field(default_factory=dict)
@@ -62,7 +69,9 @@ class Host:
         number = self._asking.next()
         settled = self._asking.settled if self._handlers else number - 1
         message = [m.encode(kind(number=number, settled=settled, **fields)), *frames]
-        self._asking.note(number, message, time.monotonic())
+        # A large message takes its time on a slow link; to send it again meanwhile would make that worse.
+        size = sum(memoryview(frame).nbytes for frame in message)
+        self._asking.note(number, message, time.monotonic() + size / _SLOW_LINK_BYTES_PER_S)
         self._handlers[number] = handler
         self.hub.send(self.peer, message)
         return number
@@ -71,9 +80,14 @@ class Host:
         """Send something that is not answered; False if there is no connection."""
         return self.hub.send(self.peer, [m.encode(message)])
 
-    def answered(self, number: int) -> Handler | None:
-        """The handler of a request that has just been answered; None if it was answered before."""
-        return self._handlers.pop(number, None) if self._asking.answered(number) else None
+    def handler_of(self, number: int) -> Handler | None:
+        """Who takes the answer to a request; None if it was answered before."""
+        return self._handlers.get(number)
+
+    def settle(self, number: int) -> None:
+        """An answer was taken. Only now: one that was interrupted on the way is asked for again."""
+        self._asking.answered(number)
+        self._handlers.pop(number, None)
 
     def come_back(self, peer: bytes) -> None:
         """The connection was renewed: all that is not answered goes out again."""
@@ -85,6 +99,13 @@ class Host:
         """Send what has waited for its answer for this long once more."""
         for message in self._asking.overdue(now_s, limit_s):
             self.hub.send(self.peer, message)
+
+    def remind(self, arena: Arena, now_s: float) -> None:
+        """Rows of single slots come without an answer: what is still missing is asked for again."""
+        mine = slice(self.slots.start, self.slots.stop)
+        if self.reminded_s and (arena.have[mine] != arena.want[mine]).any():
+            self.tell(m.Again())
+        self.reminded_s = now_s
 
     def give_up(self) -> None:
         """It will not answer any more."""

@@ -19,7 +19,7 @@ from clusterenv.node.base import Loss, Message
 from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.joining import Joining
 from clusterenv.node.lending import Lending
-from clusterenv.node.records import CODEC, attachment_to_data, pack_message
+from clusterenv.node.records import CODEC, attachment_to_data, pack_message, unpack_reply, unpack_report
 from clusterenv.node.rows import copy_block, copy_rows, step_frames
 from clusterenv.node.starting import raise_remote_start_error
 from clusterenv.transport.arena import Command
@@ -45,15 +45,12 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-# How often a waiting head looks at the clock, and how long a node may be silent before it is given up.
-_LOOK_S = 0.25
-_SUSPECT_S = 0.5
+# How often a waiting head looks at the clock, and after which silence it asks whether a node is gone.
+_LOOK_S, _SUSPECT_S = 0.25, 0.5
 # A request that was not answered for this long goes out again: it, or its answer, may have been lost.
 _AGAIN_S = 5.0
-# For memory that a node makes after its environments are built.
-_MEMORY_S = 60.0
-# For the last words of a worker that we end.
-_LAST_WORDS_S = 1.0
+# For memory that a node makes once its environments are built, and for the last words of a worker that we end.
+_MEMORY_S, _LAST_WORDS_S = 60.0, 1.0
 
 
 class RemoteNode:
@@ -181,7 +178,9 @@ class RemoteNode:
             host = self._host_of[worker]
             if self._alive[worker]:
                 mine = worker - host.workers.start
-                self._posted[worker] = host.ask(m.Post, self._replied(worker, messages[worker].name), worker=mine, message=data)
+                self._posted[worker] = host.ask(
+                    m.Post, self._replied(worker, messages[worker].name), worker=mine, message=data
+                )
 
     def _replied(self, worker: int, name: str) -> Callable[[m.Answer, Sequence[Any]], None]:
         def take(answer: m.Answer, frames: Sequence[Any]) -> None:
@@ -258,8 +257,7 @@ class RemoteNode:
     def halt(self, fragments: Fragments) -> None:
         """Whoever plays stops after the step that it is in."""
         for host in self._hosts:
-            if not host.lost:
-                host.tell(m.Halt())
+            host.tell(m.Halt())
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """The replies of these workers that arrive within the limit; a lost worker has none."""
@@ -422,27 +420,29 @@ class RemoteNode:
             if isinstance(message, m.Rows):
                 self._take_rows(host, message, frames)
             elif isinstance(message, m.Answer):
-                handler = host.answered(message.number)
+                handler = host.handler_of(message.number)
                 if handler is not None:
                     handler(message, frames)
+                    host.settle(message.number)
             elif isinstance(message, m.Lost):
                 self._take_loss(host, message)
             elif isinstance(message, m.Beat):
                 self._lending.take_progress(host.workers, message.progress)
             elif isinstance(message, m.Leave):
                 self._give_up(host, f"its node {host.name} left: {message.reason}")
-        except (ProtocolError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except (ProtocolError, TypeError, ValueError, LookupError) as error:
             _logger.debug("a message of node %s", host.name, exc_info=True)
             self._give_up(host, f"its node {host.name} broke the protocol: {error}")
 
     def _take_rows(self, host: Host, message: m.Rows, frames: Sequence[Any]) -> None:
-        if message.number is not None:
-            if host.answered(message.number) is None:
-                return
-            self._stepping.discard(host.index)
+        if message.number is not None and host.handler_of(message.number) is None:
+            return
         slots = copy_rows(self._bound(), host.slots, frames, whole=message.whole)
         if message.report and (len(slots) or message.number is not None):
             self._report.extend(unpack_report(message.report, host.slots))
+        if message.number is not None:
+            self._stepping.discard(host.index)
+            host.settle(message.number)
 
     def _take_loss(self, host: Host, message: m.Lost) -> None:
         if message.worker >= len(host.blocks) or message.life != host.lives[message.worker]:
@@ -461,8 +461,8 @@ class RemoteNode:
                 self._give_up(host, f"its node {host.name} is gone: {known}")
             else:
                 host.ask_again(now, _AGAIN_S)
-                if self._arena is not None and (self._arena.have != self._arena.want).any():
-                    host.tell(m.Again())
+                if now - host.reminded_s > _AGAIN_S and self._arena is not None:
+                    host.remind(self._arena, now)
 
     def _give_up(self, host: Host, cause: str) -> None:
         if host.lost or self.closed:
