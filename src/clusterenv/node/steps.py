@@ -62,18 +62,19 @@ class Steps:
         expect(frames, (0 if request.whole else 1) + 1 + len(arena.action), "a step")
         rows = None if request.whole else self._rows(frames[0])
         numbers, *actions = frames if request.whole else frames[1:]
-        fill(arena.want, numbers, "request numbers", rows)
+        new = self._new(rows, numbers)
+        # Actions first: a worker that is at work looks at the numbers, and takes every row that is asked for.
         for array, frame in zip(arena.action, actions, strict=True):
             fill(array, frame, "actions", rows)
-        self._forget_shown(rows)
+        fill(arena.want, numbers, "request numbers", rows)
+        self._forget_shown(new)
         if request.lock_step:
             command = Command.STEP if request.whole else Command.STEP_SOME
             self._lock_step = (request.number, request.whole, rows)
             self._node.request(command, self._everybody, objects)
         else:
-            chosen = np.arange(len(self._flying)) if rows is None else rows
-            self._flying[chosen] = True
-            workers = self._workers_of(chosen)
+            self._flying[new] = True
+            workers = self._workers_of(new)
             self._node.request(Command.SEND, workers, None if objects is None else {w: objects[w] for w in workers})
 
     def progress(self) -> None:
@@ -140,16 +141,20 @@ class Steps:
             raise ProtocolError(f"rows up to {rows.max()} were asked for, but there are {len(self._flying)} here.")
         return rows
 
+    def _new(self, rows: RowIndex | None, numbers: Any) -> Array:
+        """The rows that are asked for now. Others of a request were asked for before, and the head waits for them."""
+        chosen = np.arange(len(self._flying)) if rows is None else rows
+        asked = array_of(numbers, self._arena.want.dtype, (len(chosen),), "request numbers")
+        new: Array = chosen[asked != self._arena.want[chosen]]
+        return new
+
     def _workers_of(self, rows: Array) -> list[int]:
         first = self._arena.spec.first_slot
         starts = np.array([block.start - first for block in self._node.blocks])
         found: list[int] = np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist()
         return found
 
-    def _forget_shown(self, rows: RowIndex | None) -> None:
+    def _forget_shown(self, rows: Array) -> None:
         """Who asks for one of the rows again has had all that were shown with it."""
-        if rows is None:
-            self._shown.clear()
-            return
         asked = set(rows.tolist())
         self._shown = [(shown, report) for shown, report in self._shown if asked.isdisjoint(shown.tolist())]
