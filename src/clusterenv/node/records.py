@@ -69,8 +69,11 @@ def unpack_report(data: bytes, slots: range) -> Report:
     return report
 
 
-def unpack_reply(data: bytes, slots: range, name: str) -> Reply:
-    """The reply to this message by the worker of these slots; ProtocolError if it is none."""
+def unpack_reply(data: bytes, slots: range, name: str, results: int | None = None) -> Reply:
+    """The reply to this message by the worker of these slots; ProtocolError if it is none.
+
+    `results` is how many a call must have, one for every row that was asked.
+    """
     reply = CODEC.unpack(data)
     if not isinstance(reply, Reply) or type(reply.request) is not int or type(reply.error) not in (str, type(None)):
         raise ProtocolError(f"a {type(reply).__name__} came in place of a reply to {name!r}.")
@@ -85,8 +88,8 @@ def unpack_reply(data: bytes, slots: range, name: str) -> Reply:
         _check_failures(value.failures, slots)
         if any(type(each) is not int for each in (value.buffer, value.steps)) or value.steps < 0:
             raise ProtocolError(f"a fragment came in buffer {value.buffer!r} with {value.steps!r} steps.")
-    elif name == "call" and value is not None and len(value) != len(slots):
-        raise ProtocolError(f"{len(value)} results came of {len(slots)} slots.")
+    elif results is not None and value is not None and len(value) != results:
+        raise ProtocolError(f"{len(value)} results came of {results} slots.")
     return reply
 
 

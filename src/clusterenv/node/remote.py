@@ -177,25 +177,27 @@ class RemoteNode:
             self._replies.pop(worker, None)
             host = self._host_of[worker]
             if self._alive[worker]:
-                mine = worker - host.workers.start
-                self._posted[worker] = host.ask(
-                    m.Post, self._replied(worker, messages[worker].name), worker=mine, message=data
-                )
+                mine, replied = worker - host.workers.start, self._replied(worker, messages[worker])
+                self._posted[worker] = host.ask(m.Post, replied, worker=mine, message=data)
 
-    def _replied(self, worker: int, name: str) -> Callable[[m.Answer, Sequence[Any]], None]:
+    def _replied(self, worker: int, message: Message) -> Callable[[m.Answer, Sequence[Any]], None]:
+        results = len(message.arguments[0]) if message.name == "call" else None
+
         def take(answer: m.Answer, frames: Sequence[Any]) -> None:
             if self._posted.get(worker) != answer.number:
                 return  # a call that was given up
-            del self._posted[worker]
             if answer.error or answer.value:
-                self._replies[worker] = self._reply(worker, name, answer, frames)
+                self._replies[worker] = self._reply(worker, message.name, answer, frames, results)
+            del self._posted[worker]  # last: an answer that was interrupted on the way comes again
 
         return take
 
-    def _reply(self, worker: int, name: str, answer: m.Answer, frames: Sequence[Any]) -> Reply:
+    def _reply(
+        self, worker: int, name: str, answer: m.Answer, frames: Sequence[Any], results: int | None = None
+    ) -> Reply:
         if answer.error:
             return Reply(error=answer.error)
-        reply = unpack_reply(answer.value, self.blocks[worker], name)
+        reply = unpack_reply(answer.value, self.blocks[worker], name, results)
         if isinstance(reply.value, Fragment):
             self._lending.take_fragment(self._bound(), self.blocks[worker], reply.value, frames)
         elif isinstance(reply.value, Report):
