@@ -59,8 +59,7 @@ class RemoteNode:
     def __init__(self, order: Any, num_envs: int, cluster: Remote, launcher: Launcher | None = None) -> None:
         self.closed = False
         self.blocks: list[range] = []
-        self._owner = os.getpid()
-        self._order, self._num_envs = order, num_envs
+        self._owner, self._order, self._num_envs = os.getpid(), order, num_envs
         self._joining = Joining(cluster, launcher)
         self._hosts: list[Host] = []
         self._host_of: list[Host] = []  # by worker

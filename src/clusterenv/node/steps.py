@@ -156,5 +156,6 @@ class Steps:
 
     def _forget_shown(self, rows: Array) -> None:
         """Who asks for one of the rows again has had all that were shown with it."""
-        asked = set(rows.tolist())
-        self._shown = [(shown, report) for shown, report in self._shown if asked.isdisjoint(shown.tolist())]
+        if self._shown:
+            asked = set(rows.tolist())
+            self._shown = [(shown, report) for shown, report in self._shown if asked.isdisjoint(shown.tolist())]
