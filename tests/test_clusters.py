@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.clusters import KINDS, Address, Join, Remote, Slurm, Ssh, Tcp, parse_remote, split_address
+from clusterenv.clusters import KINDS, Address, Join, Ray, Remote, Slurm, Ssh, Tcp, parse_remote, split_address
 from clusterenv.errors import ConfigError, ConfigTypeError
 
 GOOD_TEXTS = {
@@ -31,6 +31,12 @@ GOOD_TEXTS = {
     ),
     "slurm:extra=--signal=B:USR2@90": Slurm(extra=("--signal=B:USR2@90",)),
     "slurm:wait_s=0.5": Slurm(wait_s=0.5),
+    "ray": Ray(),
+    "ray:nodes=4,workers=2,cpus=3": Ray(nodes=4, workers=2, cpus=3),
+    "ray:address=head.example:6379,namespace=mine": Ray(address="head.example:6379", namespace="mine"),
+    "ray:address=auto": Ray(address="auto"),
+    "ray:address=local": Ray(address="local"),
+    "ray:address=%5B::1%5D:6379": Ray(address="[::1]:6379"),
 }
 
 
@@ -134,6 +140,12 @@ BAD_TEXTS = {
     "an option as a module": ("tcp:imports=--head", "must be the name of a module"),
     "a tilde": ("ssh://a?python=~/bin/python", "nothing on the hosts expands '~'"),
     "an option as python": ("ssh://a?python=-c", "may not start with '-'"),
+    "Ray by its client": ("ray:address=ray://head:10001", "run on one of Ray's own"),
+    "Ray without a port": ("ray:address=head", "with a port, as in 'head:6379'"),
+    "Ray in a host that is none": ("ray:address=$(id):1", "must be the name or the address of a host"),
+    "a namespace that is none": ("ray:namespace=a%20b", "1 to 128 letters"),
+    "an option as a namespace": ("ray:namespace=-a", "may not start with '-'"),
+    "too many CPUs": ("ray:cpus=100000", "cpus=100000 must be between 0 and 1024"),
     "an odd bind": ("join:bind=::", "in brackets"),
     "a bind with a user": ("join:bind=me@a", "bind 'me@a' must be"),
 }
@@ -258,7 +270,8 @@ def test_addresses_are_taken_apart(text: str, address: Address) -> None:
 
 
 @given(
-    st.text(max_size=40), st.sampled_from(["", "tcp:", "ssh://", "slurm:", "join:", "slurm:partition=", "tcp:nodes="])
+    st.text(max_size=40),
+    st.sampled_from(["", "tcp:", "ssh://", "slurm:", "join:", "ray:", "slurm:partition=", "tcp:nodes="]),
 )
 def test_any_text_is_a_cluster_or_a_config_error(text: str, start: str) -> None:
     with contextlib.suppress(ConfigError):

@@ -20,6 +20,7 @@ TREE = {
     "EnvError": ("ClusterEnvError",),
     "LaunchError": ("ClusterEnvError", "RuntimeError"),
     "PolicyError": ("ClusterEnvError", "RuntimeError"),
+    "ProtocolError": ("ClusterEnvError", "RuntimeError"),
     "ResultError": ("ClusterEnvError", "TypeError"),
     "SpaceMismatch": ("ConfigError", "RuntimeError"),
     "WeightsCorrupt": ("ClusterEnvError", "RuntimeError"),

@@ -173,6 +173,13 @@ def test_what_is_behind_an_overdue_request_goes_out_with_it() -> None:
     assert asking.overdue(11.0, LIMIT_S) == ["b", "c"]
 
 
+def test_a_new_connection_gets_everything_also_what_is_not_due_yet() -> None:
+    asking: Asking[str] = Asking()
+    asking.note(asking.next(), "large, so it is given time", 60.0)
+    asking.note(asking.next(), "small", 1.0)
+    assert asking.everything(2.0) == ["large, so it is given time", "small"]
+
+
 def test_a_request_from_the_future_is_not_carried_out() -> None:
     answering: Answering[str] = Answering()
     assert answering.arrived(2, 0) is Turn.BUSY

@@ -7,6 +7,7 @@ tried there are the functions `inside_...` below, each in a process of its own.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import logging
@@ -155,9 +156,8 @@ def serve_two_hosts() -> None:
 
 
 def _two_hosts() -> Any:
-    from ray.cluster_utils import Cluster  # type: ignore[import-not-found, unused-ignore]
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS, "include_dashboard": False})
+    utils: Any = importlib.import_module("ray.cluster_utils")
+    cluster = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS, "include_dashboard": False})
     cluster.add_node(num_cpus=CPUS)
     return cluster
 
@@ -188,8 +188,7 @@ def ready(log: str) -> bool:
 
 
 def free_cpus() -> float:
-    import ray  # type: ignore[import-not-found, unused-ignore]
-
+    ray: Any = importlib.import_module("ray")
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     return float(ray.available_resources().get("CPU", 0.0))

@@ -75,7 +75,7 @@ class Puppet:
         flags = np.zeros(count, np.bool_)
         return [bytes(frame_of(each)) for each in (observed, np.ones(count), flags, flags)]
 
-    def hello(self, run: str, **changes: Any) -> m.Hello:
+    def hello(self, run: str, /, **changes: Any) -> m.Hello:
         """How it introduces itself."""
         fields: dict[str, Any] = {
             "protocol": m.PROTOCOL, "run": run, "incarnation": f"incarnation {self.index}", "name": f"puppet{self.index}",
@@ -156,20 +156,28 @@ class Theatre:
         return [each.reason for to, each in self.told if to == peer and isinstance(each, m.Refuse)]
 
 
+class Head:
+    """A head and its arena. The memory lives as long as somebody holds them, so they are let go at the end."""
+
+    node: RemoteNode
+    arena: Arena
+
+
 @contextlib.contextmanager
 def on_stage(
     monkeypatch: pytest.MonkeyPatch, theatre: Theatre, num_envs: int = 4, wait_s: float | None = 5.0
-) -> Iterator[tuple[RemoteNode, Arena]]:
-    """A head that has started with these nodes, and its arena."""
+) -> Iterator[Head]:
+    """A head that has started with these nodes."""
     monkeypatch.setattr(joining, "Hub", lambda keys, host, port: theatre)
     order = ([["X-v0", {}, []]], [0] * num_envs, AutoresetMode.NEXT_STEP, True)
-    node = RemoteNode(order, num_envs, Tcp(nodes=len(theatre.puppets), wait_s=wait_s), theatre)
-    arena = None
+    head = Head()
+    head.node = RemoteNode(order, num_envs, Tcp(nodes=len(theatre.puppets), wait_s=wait_s), theatre)
     try:
-        node.start(5.0)
+        head.node.start(5.0)
         leaves = [tuple(leaves_of(space) or ()) for space in (OBSERVATION, ACTION)]
-        arena = Arena.create(ArenaSpec(num_envs, len(node.blocks), leaves[0], leaves[1]))
-        node.bind(arena, OBSERVATION, ACTION)
-        yield node, arena
+        head.arena = Arena.create(ArenaSpec(num_envs, len(head.node.blocks), leaves[0], leaves[1]))
+        head.node.bind(head.arena, OBSERVATION, ACTION)
+        yield head
     finally:
-        node.close(0.0)
+        head.node.close(0.0)
+        vars(head).clear()

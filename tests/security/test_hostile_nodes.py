@@ -16,13 +16,12 @@ import pytest
 from clusterenv import ClusterEnvError, WorkerLost, make_vec
 from clusterenv.node.base import Message
 from clusterenv.node.records import CODEC
-from clusterenv.node.remote import RemoteNode
-from clusterenv.transport.arena import Arena, Command
+from clusterenv.transport.arena import Command
 from clusterenv.wire import messages as m
 from clusterenv.wire.frames import frame_of
 from clusterenv.worker.loop import Reply
 from clusterenv.worker.report import Failure, Report
-from tests.node.puppets import Frames, Theatre, on_stage
+from tests.node.puppets import Frames, Head, Theatre, on_stage
 from tests.node.tampering import Wire
 from tests.node.worlds import COUNTING
 
@@ -35,13 +34,13 @@ def theatre() -> Theatre:
 
 
 @pytest.fixture
-def head(monkeypatch: pytest.MonkeyPatch, theatre: Theatre) -> Iterator[tuple[RemoteNode, Arena]]:
+def head(monkeypatch: pytest.MonkeyPatch, theatre: Theatre) -> Iterator[Head]:
     with on_stage(monkeypatch, theatre) as staged:
         yield staged
 
 
-def step(head: tuple[RemoteNode, Arena]) -> None:
-    node, arena = head
+def step(head: Head) -> None:
+    node, arena = head.node, head.arena
     arena.want += 1
     node.request(Command.STEP, [0, 1], None)
     assert node.wait([0, 1], LIMIT_S) == []
@@ -111,8 +110,8 @@ NONSENSE: dict[str, Callable[[Frames], Frames]] = {
 }
 
 
-def check_only_the_first_is_lost(head: tuple[RemoteNode, Arena], theatre: Theatre, says: str) -> None:
-    node, _ = head
+def check_only_the_first_is_lost(head: Head, theatre: Theatre, says: str) -> None:
+    node = head.node
     (loss,) = node.losses()
     assert loss.worker == 0
     assert loss.cause.startswith("its node puppet0 broke the protocol: ")
@@ -124,10 +123,10 @@ def check_only_the_first_is_lost(head: tuple[RemoteNode, Arena], theatre: Theatr
 
 @pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE.keys())
 def test_nonsense_in_place_of_rows(
-    head: tuple[RemoteNode, Arena], theatre: Theatre, nonsense: Callable[[Frames], Frames]
+    head: Head, theatre: Theatre, nonsense: Callable[[Frames], Frames]
 ) -> None:
     """The first node is given up at once. The second and its rows do not notice."""
-    node, arena = head
+    node, arena = head.node, head.arena
     theatre.puppets[0].lie = lambda message, frames: [nonsense(frames)]
     began = time.monotonic()
     step(head)
@@ -142,16 +141,16 @@ def test_nonsense_in_place_of_rows(
     assert len(theatre.puppets[0].heard) == heard, "nothing is sent to it any more"
 
 
-def test_true_rows_are_taken(head: tuple[RemoteNode, Arena]) -> None:
-    node, arena = head
+def test_true_rows_are_taken(head: Head) -> None:
+    node, arena = head.node, head.arena
     step(head)
     assert node.losses() == []
     assert arena.observation[0].tolist() == [[slot, 1] for slot in range(4)]
 
 
-def test_what_a_lost_node_still_sends_changes_nothing(head: tuple[RemoteNode, Arena], theatre: Theatre) -> None:
+def test_what_a_lost_node_still_sends_changes_nothing(head: Head, theatre: Theatre) -> None:
     """Rows, losses and answers of somebody who was given up, though the numbers fit."""
-    node, arena = head
+    node, arena = head.node, head.arena
     theatre.puppets[0].lie = lambda message, frames: [[b"\xc1"], frames, [m.encode(m.Lost(worker=0, life=0, cause="x"))]]
     step(head)
     assert len(node.losses()) == 1
@@ -177,12 +176,12 @@ ANSWERS: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("message", [Message("call", ("double", (1.0,), {})), Message("reset", ({}, None, None))])
+@pytest.mark.parametrize("message", [Message("call", ([0, 1], "double", (1.0,), {})), Message("reset", ({}, None, None))])
 @pytest.mark.parametrize("value", ANSWERS.values(), ids=ANSWERS.keys())
 def test_nonsense_in_place_of_a_reply(
-    head: tuple[RemoteNode, Arena], theatre: Theatre, message: Message, value: bytes
+    head: Head, theatre: Theatre, message: Message, value: bytes
 ) -> None:
-    node, _ = head
+    node = head.node
     theatre.puppets[0].lie = lambda request, frames: [with_header(frames, value=value)]
     node.post({0: message, 1: message})
     assert list(node.replies([0, 1], LIMIT_S)) == [1]
@@ -216,8 +215,8 @@ STRAY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("stray", STRAY.values(), ids=STRAY.keys())
-def test_what_nobody_asked_for_changes_nothing(head: tuple[RemoteNode, Arena], theatre: Theatre, stray: Any) -> None:
-    node, arena = head
+def test_what_nobody_asked_for_changes_nothing(head: Head, theatre: Theatre, stray: Any) -> None:
+    node, arena = head.node, head.arena
     theatre.puppets[0].lie = lambda message, frames: [[m.encode(stray)], frames, [m.encode(stray)]]
     step(head)
     step(head)
@@ -225,8 +224,8 @@ def test_what_nobody_asked_for_changes_nothing(head: tuple[RemoteNode, Arena], t
     assert arena.observation[0].tolist() == [[slot, 1] for slot in range(4)]
 
 
-def test_a_node_that_leaves(head: tuple[RemoteNode, Arena], theatre: Theatre) -> None:
-    node, _ = head
+def test_a_node_that_leaves(head: Head, theatre: Theatre) -> None:
+    node = head.node
     theatre.puppets[0].lie = lambda message, frames: [[m.encode(m.Leave(reason="signal SIGTERM"))]]
     step(head)
     (loss,) = node.losses()
@@ -297,8 +296,8 @@ def test_pickles_that_a_node_sends_run_nothing(
                 return [place(frames, bomb) if isinstance(message, kind) else frames]
 
             theatre.puppets[0].lie = lie
-            with contextlib.suppress(ClusterEnvError), on_stage(monkeypatch, theatre) as (node, arena):
-                step((node, arena))
-                node.post({0: Message("call", ("double", (1.0,), {}))})
-                node.replies([0], LIMIT_S)
+            with contextlib.suppress(ClusterEnvError), on_stage(monkeypatch, theatre) as head:
+                step(head)
+                head.node.post({0: Message("call", ([0, 1], "double", (1.0,), {}))})
+                head.node.replies([0], LIMIT_S)
     assert not target.exists()

@@ -75,9 +75,16 @@ def join(argv: list[str]) -> int:
     if args.token_file is not None:
         keys = read_key_file(args.token_file)
     else:
-        keys = parse_keys(os.environ.pop(TOKEN_VARIABLE, "") or getpass.getpass("token: "))
+        keys = parse_keys(os.environ.pop(TOKEN_VARIABLE, "") or _asked())
     _run(args.head, keys, args, index=None, stdin=False)
     return OK
+
+
+def _asked() -> str:
+    try:
+        return getpass.getpass("token: ")
+    except EOFError:
+        raise ConfigError(f"there is no token. Pass --token-file, or set {TOKEN_VARIABLE}.") from None
 
 
 def _own_index() -> int | None:

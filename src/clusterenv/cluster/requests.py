@@ -9,6 +9,7 @@ from there.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -62,7 +63,7 @@ class Asking(Generic[T]):
 
     def everything(self, now_s: float) -> list[T]:
         """All that is not answered, in order; it goes out again, over a new connection."""
-        return self.overdue(now_s, 0.0)
+        return self.overdue(now_s, -math.inf)  # whenever it is due
 
     def overdue(self, now_s: float, limit_s: float) -> list[T]:
         """All requests from the first on that has waited this long, in order; they go out again.

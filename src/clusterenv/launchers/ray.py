@@ -71,8 +71,7 @@ class RayLauncher:
         self._cluster = cluster
         self._nodes = [_Node() for _ in range(cluster.nodes)]
         self._phase, self._problem = "not started", ""
-        self._connected = False
-        self._started_s = 0.0
+        self._connected, self._started_s = False, 0.0
         self._driver: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
         self._reader: threading.Thread | None = None
@@ -97,8 +96,23 @@ class RayLauncher:
         if self._driver is not None:
             raise LaunchError("these nodes were started before. Make a new launcher for new ones.")
         self._phase, self._started_s = "connecting to Ray", time.monotonic()
-        reports, theirs = os.pipe()
+        # The Python of an actor has clusterenv for sure, wherever it lies on that host.
+        job = dataclasses.replace(job, python=self._cluster.python and job.python)
+        order = {"cluster": _order_of(self._cluster), "job": dataclasses.asdict(job)}
+        try:
+            self._begin()
+            self._say(order)
+        except BaseException as error:
+            self.close(0.0)
+            if isinstance(error, OSError):
+                raise LaunchError(f"the driver of Ray could not be started: {error}.") from error
+            raise
+
+    def _begin(self) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
+        reports, theirs = os.pipe()
+        self._reader = threading.Thread(target=self._read, args=(reports,), name="clusterenv-ray", daemon=True)
+        self._reader.start()
         try:
             self._driver = subprocess.Popen(
                 [sys.executable, "-c", _DRIVER, str(theirs)],
@@ -109,16 +123,8 @@ class RayLauncher:
                 pass_fds=(theirs,),
                 start_new_session=True,  # Ctrl-C reaches the head only
             )
-        except OSError as error:
-            os.close(reports)
-            raise LaunchError(f"the driver of Ray could not be started: {error}.") from error
         finally:
             os.close(theirs)
-        # The Python of an actor has clusterenv for sure, wherever it lies on that host.
-        job = dataclasses.replace(job, python=self._cluster.python and job.python)
-        self._reader = threading.Thread(target=self._read, args=(reports,), name="clusterenv-ray", daemon=True)
-        self._reader.start()
-        self._say({"cluster": _order_of(self._cluster), "job": dataclasses.asdict(job)})
 
     def restart(self, node: int) -> bool:
         """Have the actor end what is left of this node and start it again; False if Ray has given up the actor."""
@@ -130,6 +136,8 @@ class RayLauncher:
 
     def status(self) -> str:
         """How many nodes run, and what Ray is doing for the others."""
+        if self._driver is not None and not self._running():
+            return "the connection to Ray is lost"
         running = sum(each.state == "running" for each in self._nodes)
         others = [f"node {index}: {each.state}" for index, each in enumerate(self._nodes) if each.state != "running"]
         if len(others) in (0, self.nodes):
@@ -138,23 +146,16 @@ class RayLauncher:
 
     def failure(self) -> str | None:
         """Why Ray gives no more nodes; and the last words of each node that ended badly."""
-        if self._driver is None:
-            return None
-        if self._problem:
-            return self._problem
+        if self._driver is None or self._problem:
+            return self._problem if self._driver is not None else None
         if not self._running():
             said = self._last_words() or "it wrote nothing"
             return f"the connection to Ray is lost (exit code {self._driver.returncode} of the driver): {said}"
-        waited_s = time.monotonic() - self._started_s
-        if not self._connected and waited_s > CONNECT_S:
+        if not self._connected and time.monotonic() - self._started_s > CONNECT_S:
             where = repr(self._cluster.address or os.environ.get("RAY_ADDRESS", "auto"))
             return f"Ray at {where} did not answer within {CONNECT_S:.0f} s. {self._last_words()}"
-        problems = [
-            f"node {index} {each.problem}"
-            for index, each in enumerate(self._nodes)
-            if each.problem and each.restarts >= each.asked
-        ]
-        return "\n".join(problems) or None
+        known = [(index, each) for index, each in enumerate(self._nodes) if each.restarts >= each.asked]
+        return "\n".join(f"node {index} {each.problem}" for index, each in known if each.problem) or None
 
     def logs(self) -> dict[str, str]:
         """The last lines that each node wrote."""
@@ -163,27 +164,29 @@ class RayLauncher:
     def close(self, limit_s: float) -> None:
         """Have the driver end the nodes, the actors and what was set aside; end it if that takes too long."""
         driver, self._driver = self._driver, None
-        if driver is None or driver.stdin is None:
-            return
+        if driver is not None:
+            self._end(driver, limit_s)
+        if self._reader is not None:
+            self._reader.join(_END_S)
+        if self._output is not None:
+            self._output.close()
+            self._nodes, self._phase = [_Node("ended", log=each.log) for each in self._nodes], "closed"
+
+    def _end(self, driver: subprocess.Popen[bytes], limit_s: float) -> None:
+        assert driver.stdin is not None  # noqa: S101 (stdin=PIPE)
         with contextlib.suppress(OSError):
             driver.stdin.write(json.dumps({"end": limit_s}).encode() + b"\n")
-        with contextlib.suppress(OSError):
-            driver.stdin.close()
+        driver.stdin.close()
         try:
-            driver.wait(limit_s + _END_S)
+            driver.wait(limit_s + _END_S if self._connected else 0.0)
         except subprocess.TimeoutExpired:
-            _log.warning("ray: the driver did not end within %.0f s and is killed", limit_s + _END_S)
+            if self._connected:  # else there is nothing yet that it could leave behind
+                _log.warning("ray: the driver did not end within %.0f s and is killed", limit_s + _END_S)
         # Also after its end: a Ray that it started belongs to its group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(driver.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             driver.wait(_END_S)
-        if self._reader is not None:
-            self._reader.join(_END_S)
-        if self._output is not None:
-            self._output.close()
-        self._nodes = [_Node("ended", log=each.log) for each in self._nodes]
-        self._phase = "closed"
 
     def _running(self) -> bool:
         return self._driver is not None and self._driver.poll() is None
@@ -211,8 +214,7 @@ class RayLauncher:
         elif "warning" in told:
             _log.warning("ray: %s", told["warning"])
         else:
-            self._connected = self._connected or told["connected"]
-            self._phase, self._problem = told["phase"], told["problem"]
+            self._phase, self._problem, self._connected = told["phase"], told["problem"], True
 
 
 def cpus_of(cluster: Ray) -> int:
@@ -313,7 +315,8 @@ def drive(reports: int) -> None:
             pass
         except (Exception, SystemExit) as error:  # Ray raises SystemExit too
             driver.tell(problem=f"Ray cannot be used: {_said(error)}")
-            _wait_for_the_end(commands)
+            while "end" not in commands.get():
+                pass
         finally:
             driver.close()
 
@@ -324,19 +327,15 @@ class _Ended(Exception):
 
 def _listen(commands: queue.SimpleQueue[dict[str, Any]]) -> None:
     limit_s = 2.0
-    for line in sys.stdin:
-        command = json.loads(line)
-        limit_s = command.get("end", limit_s)
-        commands.put(command)
+    with contextlib.suppress(ValueError):  # half a line, of a head that was killed
+        for line in sys.stdin:
+            command = json.loads(line)
+            limit_s = command.get("end", limit_s)
+            commands.put(command)
     commands.put({"end": limit_s})
     # Nothing that Ray does may keep this process from ending.
     time.sleep(limit_s + _END_S)
     os._exit(1)
-
-
-def _wait_for_the_end(commands: queue.SimpleQueue[dict[str, Any]]) -> None:
-    while "end" not in commands.get():
-        pass
 
 
 class Driver:
@@ -347,28 +346,26 @@ class Driver:
     ) -> None:
         self._cluster, self._job, self._commands, self._reports = cluster, job, commands, reports
         self._ray: Any = None
-        self._group: Any = None
+        self._group: Any = None  # the placement group
         self._actors: list[Any] = []
         self._looks: dict[Any, tuple[int, int]] = {}  # questions under way: the node, and its restarts before them
         self._told: dict[int, dict[str, Any]] = {}
-        self._deaths = [0] * cluster["nodes"]
-        self._restarts = [0] * cluster["nodes"]
+        self._deaths, self._restarts = [0] * cluster["nodes"], [0] * cluster["nodes"]
         self._limit_s = 2.0
 
     def run(self) -> None:
         """Connect, place, start, and look after the nodes until the head wants no more."""
         self._connect()
-        if not self._place():
-            _wait_for_the_end(self._commands)
-            return
-        self._start()
+        if self._place():
+            self._start()
         while True:
             self._obey(LOOK_S)
-            self._look()
+            if self._actors:
+                self._look()
 
-    def tell(self, phase: str = "", problem: str = "", *, connected: bool = True) -> None:
-        """Tell the head how it goes."""
-        self._report({"phase": phase, "problem": problem, "connected": connected})
+    def tell(self, phase: str = "", problem: str = "") -> None:
+        """Tell the head how it goes, now that Ray has answered."""
+        self._report({"phase": phase, "problem": problem})
 
     def _report(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # the head is gone, which standard input tells
@@ -455,9 +452,9 @@ class Driver:
             # question asked after that, the actor is not coming back: to one that is, questions wait.
             self._deaths[index] += type(error).__name__ == "ActorDiedError"
             lost = self._deaths[index] > 1
-            before = self._told.get(index, {"log": ""})
             problem = f"is lost: {_said(error)}" if lost else None
-            return {"state": "lost" if lost else _RESTARTING, "problem": problem, "log": before["log"]}
+            log = self._told.get(index, {}).get("log", "")
+            return {"state": "lost" if lost else _RESTARTING, "problem": problem, "log": log}
         self._deaths[index] = 0
         return told
 
@@ -465,6 +462,8 @@ class Driver:
         """End the nodes, then the actors, and leave Ray; one that was started here ends with that."""
         if self._ray is None or not self._ray.is_initialized():
             return
+        if self._actors and all(self._told.get(each, {}).get("state") == "lost" for each in range(len(self._actors))):
+            os._exit(1)  # Ray itself is gone as a rule, and would wait for itself
         with contextlib.suppress(Exception):
             ends = [actor.end.remote(self._limit_s) for actor in self._actors]
             if ends:
@@ -480,22 +479,18 @@ class Driver:
 
 def _order_of(cluster: Ray) -> dict[str, Any]:
     """What the driver must know."""
-    return {
-        "nodes": cluster.nodes,
-        "cpus": cpus_of(cluster),
-        "namespace": cluster.namespace,
-        "address": cluster.address or _address_of_this_process(),
-    }
+    address = cluster.address or _address_of_this_process()
+    return {"nodes": cluster.nodes, "cpus": cpus_of(cluster), "namespace": cluster.namespace, "address": address}
 
 
 def _address_of_this_process() -> str:
     """The Ray that the user's own program is connected to, if it uses Ray."""
     ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
-        return ""
-    return str(ray.get_runtime_context().gcs_address)
+    return str(ray.get_runtime_context().gcs_address) if ray is not None and ray.is_initialized() else ""
 
 
 def _said(error: BaseException) -> str:
-    """The words of Ray, which can be many."""
-    return last_lines(shown(f"{type(error).__name__}: {words_of(error)}"), 6)[:1000]
+    """The words of Ray, without the fields that it adds in lines of their own, and the marks under a traceback."""
+    lines = shown(words_of(error)).splitlines()
+    words = [line for line in lines if line[:1] != "\t" and line.strip(" ^~")]
+    return f"{type(error).__name__}: " + last_lines("\n".join(words), 6)[-1000:]

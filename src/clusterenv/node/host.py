@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ class Host:
     memories: set[int] = field(default_factory=set)
     _asking: Asking[list[Any]] = field(default_factory=Asking)
     _handlers: dict[int, Handler] = field(default_factory=dict)
+    _at_work: dict[int, float] = field(default_factory=dict)  # requests that take their time, and until when
 
     @property
     def name(self) -> str:
@@ -73,8 +75,15 @@ class Host:
         size = sum(memoryview(frame).nbytes for frame in message)
         self._asking.note(number, message, time.monotonic() + size / _SLOW_LINK_BYTES_PER_S)
         self._handlers[number] = handler
+        if "limit_s" in fields:
+            limit_s = fields["limit_s"]
+            self._at_work[number] = math.inf if limit_s is None else time.monotonic() + limit_s
         self.hub.send(self.peer, message)
         return number
+
+    def at_work(self, now_s: float) -> bool:
+        """Whether it builds environments: until that is done it does not beat."""
+        return any(until_s > now_s for until_s in self._at_work.values())
 
     def tell(self, message: m.Message) -> bool:
         """Send something that is not answered; False if there is no connection."""
@@ -88,6 +97,7 @@ class Host:
         """An answer was taken. Only now: one that was interrupted on the way is asked for again."""
         self._asking.answered(number)
         self._handlers.pop(number, None)
+        self._at_work.pop(number, None)
 
     def come_back(self, peer: bytes) -> None:
         """The connection was renewed: all that is not answered goes out again."""

@@ -145,8 +145,8 @@ class Joining:
             frames = split_frames(pieces)
             message = m.decode_from_node(frames)
         except ProtocolError as error:
-            _logger.warning("a message of a node was dropped: %s", error)
-            return None if host is None else (host, error, [])
+            _logger.warning("a message of a node was dropped: %s", str(error))
+            return None if host is None else (host, error.with_traceback(None), [])
         if isinstance(message, m.Hello):
             self._greet(peer, message)
             return None

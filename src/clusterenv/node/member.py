@@ -91,7 +91,8 @@ class Member:
         self._silence_s, self._beat_s = _JOIN_S, 2.0
         self._down_since = self._beat_at = time.monotonic()
         self._why = "told to"
-        self._stopping = False
+        self._stopping = self._leaving = False
+        self._noticed, self._look_at = True, 0.0
 
     def run(self) -> None:
         """Serve until the end."""
@@ -99,7 +100,7 @@ class Member:
             with contextlib.suppress(ValueError):  # not in the main thread: a test
                 signal.signal(number, self._stop)
         try:
-            while not self._service.ended and not self._over():
+            while not self._service.ended and not self._leaving:
                 self._turn()
             _logger.info("the node ends: %s", self._why)
         finally:
@@ -108,7 +109,8 @@ class Member:
             self._service.close(0.0)
 
     def _stop(self, number: int, frame: Any) -> None:
-        self._stopping, self._why = True, f"signal {signal.Signals(number).name}"
+        self._stopping = self._noticed = True
+        self._why = f"signal {signal.Signals(number).name}"
 
     def _over(self) -> bool:
         if self._stopping:
@@ -128,19 +130,27 @@ class Member:
         return False
 
     def _turn(self) -> None:
-        for event in self._link.events():
-            self._note(event)
+        """Serve what has come. Between two steps of the environments nothing else is done, except now and then."""
+        now = time.monotonic()
+        if self._noticed or now >= self._look_at:
+            self._look_at = now + _LOOK_S
+            self._look_around()
         while (frames := self._link.receive()) is not None:
             self._take(frames)
             if self._service.ended:
                 return
         self._service.progress()
-        self._beat()
         self._flush()
-        if self._service.stepping:
-            return
-        extra = [sys.stdin.fileno()] if self._membership.stdin else []
-        self._link.wait(0.005 if self._outbox else _LOOK_S, [*self._service.descriptors(), *extra])
+        if not self._service.stepping:
+            limit_s = 0.005 if self._outbox else _LOOK_S
+            others = [sys.stdin.fileno()] if self._membership.stdin else []
+            self._noticed = self._link.wait(limit_s, self._service.descriptors(), others)
+
+    def _look_around(self) -> None:
+        for event in self._link.events():
+            self._note(event)
+        self._beat()
+        self._leaving = self._over()
 
     def _note(self, event: str) -> None:
         if event == "up":

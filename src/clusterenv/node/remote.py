@@ -416,8 +416,6 @@ class RemoteNode:
     def _take(self, host: Host, message: m.FromNode | ProtocolError, frames: Sequence[Any]) -> None:
         host.heard_s = time.monotonic()
         try:
-            if isinstance(message, ProtocolError):
-                raise message
             if isinstance(message, m.Rows):
                 self._take_rows(host, message, frames)
             elif isinstance(message, m.Answer):
@@ -431,8 +429,9 @@ class RemoteNode:
                 self._lending.take_progress(host.workers, message.progress)
             elif isinstance(message, m.Leave):
                 self._give_up(host, f"its node {host.name} left: {message.reason}")
+            elif isinstance(message, ProtocolError):
+                self._give_up(host, f"its node {host.name} broke the protocol: {message}")
         except (ProtocolError, TypeError, ValueError, LookupError) as error:
-            _logger.debug("a message of node %s", host.name, exc_info=True)
             self._give_up(host, f"its node {host.name} broke the protocol: {error}")
 
     def _take_rows(self, host: Host, message: m.Rows, frames: Sequence[Any]) -> None:
@@ -456,7 +455,7 @@ class RemoteNode:
             if host.lost:
                 continue
             silent_s = now - host.heard_s
-            if silent_s > self._joining.silence_s:
+            if silent_s > self._joining.silence_s and not host.at_work(now):
                 self._give_up(host, f"its node {host.name} has been silent for {silent_s:.0f} s")
             elif silent_s > _SUSPECT_S and (known := self._joining.seems_gone(host)):
                 self._give_up(host, f"its node {host.name} is gone: {known}")

@@ -40,7 +40,7 @@ from clusterenv.worker.actor import Fragment
 from clusterenv.worker.report import Failure, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from clusterenv.sync.codec import Decoded
     from clusterenv.sync.weights import WeightSpec
@@ -219,6 +219,7 @@ class Service:
             self._fragments[1].stop[request.worker] = 0
         node = self._local()
         if not node.alive(request.worker):
+            self._tell_losses()
             self._answer(request.number)
             return
         node.post({request.worker: base.Message(name, tuple(arguments))})
@@ -313,6 +314,9 @@ class Service:
         if errand.waiting:
             return
         self._errands.remove(errand)
+        self._tell_losses()  # first: who has no answer of a worker must know why
+        if errand.name == "stream":
+            self._end_streams(errand.replies)
         if errand.together:
             self._answer(errand.number, CODEC.pack(errand.replies))
         elif errand.replies:
@@ -321,6 +325,14 @@ class Service:
             self._answer(errand.number, pack_reply(reply, errand.name), self._frames_of(worker, reply))
         else:
             self._answer(errand.number)  # the worker is lost, which the head is told as such
+
+    def _end_streams(self, workers: Collection[int]) -> None:
+        """These workers have left their streams: orders that they did not come to get an answer too."""
+        for worker, reply in self._local().played(0.0):
+            self._tell_played(worker, reply)
+        for worker in workers:
+            for number, _ in self._orders.pop(worker, ()):
+                self._answer(number)
 
     def _tell_played(self, worker: int, reply: Reply) -> None:
         if self._orders[worker]:

@@ -193,15 +193,19 @@ class Link:
             found.append(names.get(int(recv_monitor_message(self._events)["event"]), "refused"))
         return found
 
-    def wait(self, limit_s: float, descriptors: Sequence[int] = ()) -> None:
-        """Wait until something arrives here, or on one of these descriptors."""
-        wanted = set(descriptors)
+    def wait(self, limit_s: float, descriptors: Sequence[int] = (), others: Sequence[int] = ()) -> bool:
+        """Wait until something arrives here or on a descriptor; whether something happened beside messages.
+
+        That is: something has happened to the connection (see `events`), or one of `others` is readable.
+        """
+        wanted = {*descriptors, *others}
         for gone in self._extra - wanted:
             self._poller.unregister(gone)
         for new in wanted - self._extra:
             self._poller.register(new, zmq.POLLIN)
         self._extra = wanted
-        self._poller.poll(max(0, int(limit_s * 1000)))
+        ready = dict(self._poller.poll(max(0, int(limit_s * 1000))))
+        return self._events in ready or any(each in ready for each in others)
 
     def receive(self) -> list[Any] | None:
         """The frames of the next message, or None if there is none."""

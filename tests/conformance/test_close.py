@@ -1,0 +1,101 @@
+"""Closing at any moment leaves nothing behind, which a fixture of all tests looks at."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from gymnasium.error import ClosedEnvironmentError
+
+from tests.conformance.kit import TRIAL, abroad, actions, beyond, inside, kill, kill_node, replaceable, slots, wait_at
+from tests.zoo import wait_until
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Callable
+
+    from clusterenv import ClusterEnv
+
+    Make = Callable[..., ClusterEnv]
+
+# Eight beats of a node and some more: as many unread messages once stopped the heartbeat.
+PAUSE_S = 26.0
+
+
+def closed(envs: ClusterEnv, close: Callable[[], Any]) -> float:
+    """Close, and see that the workers are gone; how long it took."""
+    pids = [pid for pid in envs.worker_pids() if pid is not None and pid != psutil.Process().pid]
+    began = time.monotonic()
+    close()
+    took = time.monotonic() - began
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), 5.0)
+    return took
+
+
+def test_close_twice(make: Make) -> None:
+    envs = make()
+    envs.reset(seed=1)
+    assert closed(envs, envs.close) < 4.0
+    envs.close()
+    with pytest.raises(ClosedEnvironmentError):
+        envs.step(actions(envs))
+    with pytest.raises(ClosedEnvironmentError):
+        envs.reset()
+
+
+@beyond
+def test_close_while_a_step_is_under_way(make: Make, tmp_path: pathlib.Path) -> None:
+    gate = tmp_path / "gate"
+    envs = make(TRIAL, slot_kwargs=slots())
+    envs.reset(seed=1)
+    envs.set_attr("misbehave", wait_at(gate), indices=[4])
+    envs.step_async(actions(envs))
+    inside(gate)
+    with pytest.warns(UserWarning, match="pending call to `step`"):
+        assert closed(envs, lambda: envs.close(timeout=0.5)) < 5.0
+
+
+def test_a_batch_that_is_forgotten(make: Make) -> None:
+    envs = make()
+    envs.reset(seed=1)
+    envs.send(actions(envs))
+
+
+@beyond
+def test_close_after_losses(make: Make) -> None:
+    envs = make()
+    envs.reset(seed=1)
+    kill(envs, 0)
+    envs.step(actions(envs))
+    kill(envs, 1)
+    assert closed(envs, envs.close) < 4.0
+
+
+@replaceable
+def test_close_after_the_loss_of_a_node(make: Make) -> None:
+    envs = make()
+    envs.reset(seed=1)
+    kill_node(envs, 0)
+    envs.step(actions(envs))
+    envs.step(actions(envs))
+    kill_node(envs, 1)
+    assert closed(envs, envs.close) < 7.0
+
+
+@abroad
+def test_close_after_a_pause(make: Make) -> None:
+    """A head that is busy with other things for a while finds its nodes as it left them."""
+    envs = make()
+    envs.reset(seed=1)
+    before = connections()
+    time.sleep(PAUSE_S)
+    assert connections() == before
+    envs.step(actions(envs))
+    assert closed(envs, envs.close) < 4.0
+
+
+def connections() -> set[int]:
+    """The ports of this process that somebody is connected with."""
+    return {each.raddr.port for each in psutil.Process().net_connections("tcp") if each.status == "ESTABLISHED"}

@@ -1,0 +1,117 @@
+"""The door of a cluster: who is let in, who is refused and why, and what the head says meanwhile."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from clusterenv._version import __version__
+from clusterenv.errors import LaunchError, WorkersMissing
+from clusterenv.wire import messages as m
+from tests.node.puppets import Theatre, on_stage
+
+
+def test_nodes_are_welcome_and_told_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        welcomes = [message for _, message in theatre.told if isinstance(message, m.Welcome)]
+        assert welcomes == [m.Welcome(silence_s=10.0, beat_s=2.0)] * 2
+        assert head.node.blocks == [range(2), range(2, 4)]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an older protocol": ({"protocol": m.PROTOCOL - 1}, rf"\(protocol {m.PROTOCOL - 1}\).*\(protocol {m.PROTOCOL}\)"),
+    "a newer protocol": ({"protocol": m.PROTOCOL + 1}, rf"\(protocol {m.PROTOCOL + 1}\).*\(protocol {m.PROTOCOL}\)"),
+    "another version": ({"clusterenv": "0.0.1"}, rf"clusterenv 0\.0\.1 .* the head has {__version__}"),
+    "another run": ({"run": "f" * 16}, "belongs to another run"),
+}
+
+
+@pytest.mark.parametrize(("changes", "says"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_node_that_does_not_fit_is_refused(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], says: str
+) -> None:
+    """The head shows it at once and does not wait for another; so does the node."""
+    theatre = Theatre()
+    theatre.hellos[1] = changes
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=rf"a node could not join: puppet1: .*{says}"), on_stage(monkeypatch, theatre):
+        pass
+    assert time.monotonic() - began < 3.0
+    assert len(theatre.refusals(b"peer 1")) == 1
+    assert theatre.refusals(b"peer 0") == []
+    assert theatre.closed
+
+
+def test_too_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    theatre.hellos[1] = {"incarnation": "incarnation 0"}  # the first once more, over another connection
+    says = r"1 of 2 nodes were ready within 0 s\. puppets"
+    with pytest.raises(WorkersMissing, match=says) as caught, on_stage(monkeypatch, theatre, wait_s=0.2):
+        pass
+    assert (caught.value.arrived, caught.value.expected) == (1, 2)
+
+
+def test_one_too_many_is_refused_politely(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        late = theatre.puppets[0].hello(theatre.run, incarnation="late", name="late")
+        theatre.puppets[0].peer, first = b"peer 9", theatre.puppets[0].peer
+        theatre.arrive(b"peer 9", [m.encode(late)])
+        head.node.listen()
+        head.node.listen()
+        theatre.puppets[0].peer = first
+        assert theatre.refusals(b"peer 9") == ["all 2 nodes are there already"]
+        assert head.node.losses() == []
+
+
+def test_a_node_that_comes_back_is_asked_again_what_it_owes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection, the same process: nothing is lost, and what was on its way goes out again."""
+    from clusterenv.transport.arena import Command
+
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        puppet = theatre.puppets[0]
+        puppet.lie = lambda message, frames: []
+        head.arena.want += 1
+        head.node.request(Command.STEP, [0, 1], None)
+        assert head.node.wait([0, 1], 0.05) == [0]
+        puppet.lie, puppet.peer = None, b"peer 7"
+        theatre.arrive(b"peer 7", [m.encode(puppet.hello(theatre.run))])
+        assert head.node.wait([0, 1], 3.0) == []
+        assert head.node.losses() == []
+        steps = [message for message in puppet.heard if isinstance(message, m.Step)]
+        assert len(steps) == 2
+        assert steps[0] == steps[1], "the same number: a real node would take it once"
+
+
+def test_a_node_that_was_given_up_may_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        puppet = theatre.puppets[0]
+        theatre.arrive(puppet.peer, [b"\xc1"])
+        head.node.listen()
+        assert [loss.worker for loss in head.node.losses()] == [0]
+        puppet.peer = b"peer 7"
+        theatre.arrive(b"peer 7", [m.encode(puppet.hello(theatre.run))])
+        head.node.listen()
+        head.node.listen()
+        assert theatre.refusals(b"peer 7") == ["it was silent for too long and has been replaced"]
+
+
+def test_a_silent_node_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from clusterenv.node.joining import Joining
+    from clusterenv.transport.arena import Command
+
+    monkeypatch.setattr(Joining, "silence_s", 0.3)
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.puppets[0].lie = lambda message, frames: []
+        head.arena.want += 1
+        head.node.request(Command.STEP, [0, 1], None)
+        theatre.arrive(theatre.puppets[1].peer, [m.encode(m.Beat(progress=[], seen=0))])
+        assert head.node.wait([0], 5.0) == []
+        losses = head.node.losses()
+        assert losses[0].cause.startswith("its node puppet0 has been silent for ")

@@ -1,0 +1,330 @@
+"""The node program as its own process: how it gets in, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from clusterenv._version import __version__
+from clusterenv.cli.exits import NOT_STARTED, OK
+from clusterenv.errors import LaunchError
+from clusterenv.node import member
+from clusterenv.node.member import Membership, run_node
+from clusterenv.transport.security import NodeKeys, RunKeys, make_keys, write_key_file
+from clusterenv.transport.sockets import Address, Hub, Link
+from clusterenv.wire import messages as m
+from clusterenv.wire.frames import split
+from tests.node.worlds import COUNTING
+from tests.zoo import wait_until
+
+LIMIT_S = 30.0
+HOST = "127.0.0.1"
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def keys() -> RunKeys:
+    return make_keys()
+
+
+@pytest.fixture
+def hub(keys: RunKeys) -> Iterator[Hub]:
+    with contextlib.closing(Hub(keys, HOST)) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def node(folder: pathlib.Path, keys: NodeKeys, port: int, *, stdin: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """`clusterenv node` as a process, with a key file or with its keys through standard input."""
+    key_file = "-"
+    if not stdin:
+        key_file = str(folder / "node.key")
+        write_key_file(pathlib.Path(key_file), keys)
+    words = ["--head", Address(HOST, port).url, "--key-file", key_file, "--import", "tests.node.worlds", "--workers", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clusterenv", "node", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stdin
+    try:
+        if stdin:
+            process.stdin.write(keys.text() + "\n")
+            process.stdin.flush()
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        assert process.stdout
+        process.stdout.close()
+
+
+def ended(process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> tuple[int, str]:
+    code = process.wait(limit_s)
+    assert process.stdout
+    return code, process.stdout.read()
+
+
+def hello_of(hub: Hub) -> tuple[bytes, m.Hello]:
+    got = hub.receive(LIMIT_S)
+    assert got is not None
+    hello = m.decode_from_node(split(got[1]))
+    assert isinstance(hello, m.Hello)
+    return got[0], hello
+
+
+def tell(hub: Hub, peer: bytes, message: m.Message) -> None:
+    assert hub.send(peer, [m.encode(message)])
+
+
+def test_how_it_introduces_itself(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) -> None:
+    with node(tmp_path, keys.node, hub.port) as process:
+        peer, hello = hello_of(hub)
+        assert (hello.protocol, hello.clusterenv, hello.run) == (m.PROTOCOL, __version__, keys.node.run)
+        assert (hello.workers, hello.imports, hello.name) == (1, ["tests.node.worlds"], socket.gethostname()[:256])
+        tell(hub, peer, m.Welcome(silence_s=10.0, beat_s=0.1))
+        got = hub.receive(LIMIT_S)
+        assert got is not None
+        assert m.decode_from_node(split(got[1])) == m.Beat(progress=[], seen=0)
+        tell(hub, peer, m.Close(limit_s=1.0))
+        code, said = ended(process)
+        assert code == OK
+        assert keys.node.secret not in said
+
+
+def test_a_refusal_is_shown_and_is_no_crash(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) -> None:
+    with node(tmp_path, keys.node, hub.port) as process:
+        peer, _ = hello_of(hub)
+        tell(hub, peer, m.Refuse(reason="all 2 nodes are there already"))
+        code, said = ended(process)
+    assert code == NOT_STARTED
+    assert "LaunchError: the head refused this node: all 2 nodes are there already" in said
+    assert "Traceback" not in said
+
+
+def test_it_ends_with_its_standard_input(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) -> None:
+    with node(tmp_path, keys.node, hub.port, stdin=True) as process:
+        peer, _ = hello_of(hub)
+        tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=60.0))
+        assert process.stdin
+        process.stdin.close()
+        code, said = ended(process, 10.0)
+    assert code == OK
+    assert "standard input was closed" in said
+    goodbye = []
+    while (got := hub.receive(1.0)) is not None:
+        goodbye.append(m.decode_from_node(split(got[1])))
+    assert m.Leave(reason="standard input was closed") in goodbye
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_a_goodbye(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path, number: signal.Signals) -> None:
+    with node(tmp_path, keys.node, hub.port) as process:
+        peer, _ = hello_of(hub)
+        tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=60.0))
+        process.send_signal(number)
+        code, said = ended(process, 10.0)
+        got: Any = None
+        messages = []
+        while (got := hub.receive(1.0)) is not None:
+            messages.append(m.decode_from_node(split(got[1])))
+    assert code == OK
+    assert m.Leave(reason=f"signal {number.name}") in messages
+    assert "Traceback" not in said
+
+
+def test_a_head_that_is_gone(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) -> None:
+    with node(tmp_path, keys.node, hub.port) as process:
+        peer, _ = hello_of(hub)
+        tell(hub, peer, m.Welcome(silence_s=1.0, beat_s=60.0))
+        port = hub.port
+        hub.close()
+        began = time.monotonic()
+        code, said = ended(process, 1.0 + 5.0)
+        assert time.monotonic() - began >= 1.0
+        assert port
+    assert code == OK
+    assert "the head fell silent for 1 s" in said
+
+
+@contextlib.contextmanager
+def slamming_door(port: int = 0) -> Iterator[int]:
+    """Something else than a head, which takes every connection and closes it at once."""
+    with socket.create_server((HOST, port)) as listener:
+
+        def slam() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        thread = threading.Thread(target=slam)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_somebody_else_on_the_port_of_a_head_that_is_gone(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) -> None:
+    """Attempts that fail are no sign of life."""
+    with node(tmp_path, keys.node, hub.port) as process:
+        peer, _ = hello_of(hub)
+        tell(hub, peer, m.Welcome(silence_s=1.0, beat_s=60.0))
+        port = hub.port
+        hub.close()
+        with slamming_door(port):
+            code, said = ended(process, 1.0 + 5.0)
+    assert code == OK
+    assert "the head fell silent" in said
+
+
+def in_process(heads: list[Address], keys: NodeKeys) -> None:
+    run_node(Membership(heads=heads, keys=keys))
+
+
+def test_something_else_than_a_head(monkeypatch: pytest.MonkeyPatch, keys: RunKeys) -> None:
+    monkeypatch.setattr(member, "_JOIN_S", 1.0)
+    with slamming_door() as port:
+        began = time.monotonic()
+        with pytest.raises(LaunchError, match=rf"the head at tcp\+curve://{HOST}:{port} (did not let|refused)"):
+            in_process([Address(HOST, port)], keys.node)
+        assert time.monotonic() - began < 6.0
+
+
+def test_the_keys_of_another_run(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
+    monkeypatch.setattr(member, "_JOIN_S", 1.0)
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=r"key file"):
+        in_process([Address(HOST, hub.port)], make_keys().node)
+    assert time.monotonic() - began < 6.0
+    assert hub.receive(0.1) is None
+
+
+def test_a_head_that_says_nothing(monkeypatch: pytest.MonkeyPatch, hub: Hub, keys: RunKeys) -> None:
+    monkeypatch.setattr(member, "_JOIN_S", 1.0)
+    with pytest.raises(LaunchError, match=r"did not let this node in within 1 s"):
+        in_process([Address(HOST, hub.port)], keys.node)
+
+
+def closed_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_no_head_can_be_reached(keys: RunKeys) -> None:
+    one, other = closed_port(), closed_port()
+    with pytest.raises(LaunchError) as caught:
+        in_process([Address(HOST, one), Address("no-such-host.invalid", other)], keys.node)
+    said = str(caught.value)
+    assert said.startswith(f"head address not reachable from the node {socket.gethostname()}: tried {HOST}:{one} (")
+    assert f"{HOST}:{one} (Connection refused), no-such-host.invalid:{other} (" in said
+
+
+def test_the_first_address_that_answers_is_taken(
+    monkeypatch: pytest.MonkeyPatch, hub: Hub, keys: RunKeys
+) -> None:
+    taken: list[Address] = []
+
+    def link(node_keys: NodeKeys, address: Address) -> Link:
+        taken.append(address)
+        return Link(node_keys, address)
+
+    monkeypatch.setattr(member, "Link", link)
+    monkeypatch.setattr(member, "_JOIN_S", 0.1)
+    with pytest.raises(LaunchError, match="did not let"):
+        in_process([Address(HOST, closed_port()), Address(HOST, hub.port)], keys.node)
+    assert taken == [Address(HOST, hub.port)]
+
+
+HEAD = """
+import sys
+import numpy as np
+from clusterenv import make_vec
+from clusterenv.launchers.join import JoinLauncher
+from clusterenv.node import joining
+import tests.node.worlds, pathlib, subprocess
+
+joining.Joining.silence_s, joining.Joining.beat_s = 1.0, 0.2
+folder = pathlib.Path(sys.argv[1])
+
+class ByHand(JoinLauncher):
+    def start(self, job):
+        (folder / "node.key").touch(0o600)
+        (folder / "node.key").write_text(job.keys)
+        log = open(folder / "node.log", "wb")
+        words = job.command(str(folder / "node.key"), 0)
+        subprocess.Popen([sys.executable, *words[1:]], stdout=log, stderr=log, start_new_session=True)
+
+joining.launcher_for = ByHand
+envs = make_vec(tests.node.worlds.COUNTING, 2, cluster="join:nodes=1,workers=2,bind=127.0.0.1")
+envs.reset(seed=0)
+envs.step(np.zeros(2, int))
+print(*envs.worker_pids(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_head_that_is_killed_leaves_nobody(tmp_path: pathlib.Path) -> None:
+    """The node was not started by the head's hand and has no standard input: its lease runs out."""
+    head = subprocess.Popen(
+        [sys.executable, "-c", HEAD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert head.stdin
+    assert head.stdout
+    try:
+        workers = [int(pid) for pid in head.stdout.readline().split()]
+        assert len(workers) == 2
+        family = {each.pid: each for pid in workers for each in (psutil.Process(pid), *psutil.Process(pid).parents())}
+        nodes = [each for each in family.values() if "node" in each.cmdline() and "clusterenv" in each.cmdline()]
+        (the_node,) = nodes
+        ours = [the_node, *the_node.children(recursive=True)]
+        assert {*workers} <= {each.pid for each in ours}
+        os.kill(head.pid, signal.SIGKILL)
+        head.wait()
+        wait_until(lambda: not any(map(alive, ours)), 1.0 + 5.0, lambda: f"still there: {[*filter(alive, ours)]}")
+    finally:
+        head.kill()
+        head.wait()
+        head.stdin.close()
+        head.stdout.close()
+    assert "the head fell silent" in (tmp_path / "node.log").read_text()
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_environments_that_are_slow_to_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that builds for longer than `silence_s` is not silent: it is at work."""
+    from clusterenv import make_vec
+    from clusterenv.node.joining import Joining
+    from tests.node.worlds import SLOW
+
+    monkeypatch.setattr(Joining, "silence_s", 1.0)
+    monkeypatch.setattr(Joining, "beat_s", 0.2)
+    with contextlib.closing(make_vec(SLOW, 1, cluster="tcp:nodes=1,workers=1", build_s=3.0)) as envs:
+        envs.reset(seed=0)
+        assert envs.step([1])[0].tolist() == [[0, 1]]
+
+
+assert COUNTING
