@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import socket
 import subprocess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +16,9 @@ from clusterenv.node.member import Membership
 from clusterenv.transport.security import NodeKeys, make_keys, write_key_file
 from clusterenv.transport.sockets import Address
 from tests.cli.kit import PROGRAM
+
+if TYPE_CHECKING:
+    import pathlib
 
 HEAD = "tcp+curve://127.0.0.1:5555"
 
@@ -38,7 +40,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[Membership]:
     """What would have been run."""
     found: list[Membership] = []
     monkeypatch.setattr(command, "run_node", found.append)
-    monkeypatch.setattr(command.logging, "basicConfig", lambda **kwargs: None)
+    monkeypatch.setattr("logging.basicConfig", lambda **kwargs: None)
     return found
 
 
@@ -78,7 +80,9 @@ def test_flags_of_another_type(words: list[str], key_file: str, capsys: pytest.C
 
 
 def test_too_few_workers(joined: Any, key_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    fails(capsys, USAGE, "--workers -1 must be at least 0", "node", "--head", HEAD, "--key-file", key_file, "--workers=-1")
+    fails(
+        capsys, USAGE, "--workers -1 must be at least 0", "node", "--head", HEAD, "--key-file", key_file, "--workers=-1"
+    )
 
 
 @pytest.mark.parametrize("head", ["", "head", "tcp://a:1", "tcp+curve://a", f"{HEAD},", "tcp+curve://[::1:5", "a b"])
@@ -151,9 +155,7 @@ def test_keys_on_standard_input_are_taken(keys: NodeKeys) -> None:
     assert keys.secret not in said
 
 
-def test_the_numbers_of_engines(
-    joined: list[Membership], key_file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_numbers_of_engines(joined: list[Membership], key_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["node", "--head", HEAD, "--key-file", key_file]
     monkeypatch.delenv("SLURM_PROCID", raising=False)
     monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)
@@ -188,7 +190,7 @@ def test_a_token_from_the_environment(
 
 def test_a_token_from_a_prompt(joined: list[Membership], keys: NodeKeys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(command.TOKEN_VARIABLE, raising=False)
-    monkeypatch.setattr(command.getpass, "getpass", lambda prompt: keys.text())
+    monkeypatch.setattr("getpass.getpass", lambda prompt: keys.text())
     assert main(["join", "cluster://head:5"]) == OK
     assert joined[0].keys == keys
 

@@ -152,14 +152,14 @@ ONE_IS_ENOUGH = settings(ENOUGH, report_multiple_bugs=False)
 
 
 def test_any_channel() -> None:
-    run_state_machine_as_test(Channel, settings=ENOUGH)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Channel, settings=ENOUGH)
 
 
 @pytest.mark.parametrize("planted", [Careless, Forgetful])
 def test_the_property_catches_a_planted_bug(planted: type) -> None:
     broken = type("Broken", (Channel,), {"answering_kind": planted})
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(broken, settings=ONE_IS_ENOUGH)  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(broken, settings=ONE_IS_ENOUGH)
 
 
 def test_what_is_behind_an_overdue_request_goes_out_with_it() -> None:

@@ -33,7 +33,7 @@ def test_values_of_all_kinds_come_back_as_they_were(next_step: ClusterEnv) -> No
     values: list[Any] = [
         {"a": [1, (2.5, None), {3}], 4: b"\x00\xff", (5, "six"): {"seven": "é"}},
         np.arange(6, dtype=np.uint16).reshape(2, 3),
-        [np.float32(1.5), np.int64(-3), np.bool_(True)],  # noqa: FBT003
+        [np.float32(1.5), np.int64(-3), np.bool_(True)],
         2**100,
         float("nan"),
     ]

@@ -84,6 +84,7 @@ def test_close_after_the_loss_of_a_node(make: Make) -> None:
     assert closed(envs, envs.close) < 7.0
 
 
+@pytest.mark.slow
 @abroad
 def test_close_after_a_pause(make: Make) -> None:
     """A head that is busy with other things for a while finds its nodes as it left them."""

@@ -91,17 +91,6 @@ def test_rollouts_are_those_of_this_process(next_step: ClusterEnv) -> None:
     assert not any(batch.worker_lost.any() for batch in found)
 
 
-def test_two_versions_before_a_rollout(next_step: ClusterEnv) -> None:
-    policy = agent()
-    attached(next_step, policy)
-    for _ in range(3):
-        change(policy, 0.1)
-        version = next_step.publish(policy)
-        change(policy, 0.1)
-        version = next_step.publish(policy)
-        assert np.unique(next_step.rollout(3).version).tolist() == [version.number]
-
-
 def test_steps_and_rollouts_take_turns(next_step: ClusterEnv) -> None:
     def play(envs: ClusterEnv) -> list[Any]:
         envs.reset(seed=QUIET)

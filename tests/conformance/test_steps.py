@@ -92,7 +92,9 @@ def test_spaces_that_do_not(free: ClusterEnv) -> None:
     assert_same(trajectory(free, 30, SEED), expected)
 
 
-@pytest.mark.parametrize(("observes", "acts"), [("one", "bits"), ("many", "box"), ("text", "graph"), ("box", "several")])
+@pytest.mark.parametrize(
+    ("observes", "acts"), [("one", "bits"), ("many", "box"), ("text", "graph"), ("box", "several")]
+)
 def test_spaces_by_themselves(make: Make, observes: str, acts: str) -> None:
     expected = trajectory(reference(SAMPLE, observes=observes, acts=acts), 12, SEED)
     assert_same(trajectory(make(SAMPLE, observes=observes, acts=acts), 12, SEED), expected)

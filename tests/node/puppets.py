@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from clusterenv._version import __version__
 from clusterenv.clusters import Tcp
-from clusterenv.launchers.base import NodeJob
 from clusterenv.node import joining
 from clusterenv.node.records import CODEC
 from clusterenv.node.remote import RemoteNode
@@ -26,6 +23,13 @@ from clusterenv.wire.frames import frame_of, join
 from clusterenv.worker.describe import BlockDescription
 from clusterenv.worker.loop import Reply
 from clusterenv.worker.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pytest
+
+    from clusterenv.launchers.base import NodeJob
 
 Frames = list[Any]
 OBSERVATION, ACTION = spaces.Box(0.0, 1e6, (2,), np.float32), spaces.Discrete(3)
@@ -78,10 +82,18 @@ class Puppet:
     def hello(self, run: str, /, **changes: Any) -> m.Hello:
         """How it introduces itself."""
         fields: dict[str, Any] = {
-            "protocol": m.PROTOCOL, "run": run, "incarnation": f"incarnation {self.index}", "name": f"puppet{self.index}",
-            "index": self.index, "clusterenv": __version__, "python": "3", "gymnasium": "1", "cores": 1, "workers": 1,
+            "protocol": m.PROTOCOL,
+            "run": run,
+            "incarnation": f"incarnation {self.index}",
+            "name": f"puppet{self.index}",
+            "index": self.index,
+            "clusterenv": __version__,
+            "python": "3",
+            "gymnasium": "1",
+            "cores": 1,
+            "workers": 1,
             "imports": [],
-        }  # fmt: skip
+        }
         return m.Hello(**{**fields, **changes})
 
 

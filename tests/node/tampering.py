@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from clusterenv.transport.sockets import Hub
 from clusterenv.wire import messages as m
 from clusterenv.wire.frames import join, split
+
+if TYPE_CHECKING:
+    import pytest
 
 Frames = list[Any]
 # What becomes of a message: the messages that are passed on in its place.

@@ -11,8 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -26,8 +25,10 @@ from clusterenv.transport.security import NodeKeys, RunKeys, make_keys, write_ke
 from clusterenv.transport.sockets import Address, Hub, Link
 from clusterenv.wire import messages as m
 from clusterenv.wire.frames import split
-from tests.node.worlds import COUNTING
 from tests.zoo import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIMIT_S = 30.0
 HOST = "127.0.0.1"
@@ -52,7 +53,16 @@ def node(folder: pathlib.Path, keys: NodeKeys, port: int, *, stdin: bool = False
     if not stdin:
         key_file = str(folder / "node.key")
         write_key_file(pathlib.Path(key_file), keys)
-    words = ["--head", Address(HOST, port).url, "--key-file", key_file, "--import", "tests.node.worlds", "--workers", "1"]
+    words = [
+        "--head",
+        Address(HOST, port).url,
+        "--key-file",
+        key_file,
+        "--import",
+        "tests.node.worlds",
+        "--workers",
+        "1",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "clusterenv", "node", *words],
         stdin=subprocess.PIPE,
@@ -134,7 +144,9 @@ def test_it_ends_with_its_standard_input(hub: Hub, keys: RunKeys, tmp_path: path
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_a_goodbye(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path, number: signal.Signals) -> None:
+def test_a_signal_ends_it_with_a_goodbye(
+    hub: Hub, keys: RunKeys, tmp_path: pathlib.Path, number: signal.Signals
+) -> None:
     with node(tmp_path, keys.node, hub.port) as process:
         peer, _ = hello_of(hub)
         tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=60.0))
@@ -237,9 +249,7 @@ def test_no_head_can_be_reached(keys: RunKeys) -> None:
     assert f"{HOST}:{one} (Connection refused), no-such-host.invalid:{other} (" in said
 
 
-def test_the_first_address_that_answers_is_taken(
-    monkeypatch: pytest.MonkeyPatch, hub: Hub, keys: RunKeys
-) -> None:
+def test_the_first_address_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch, hub: Hub, keys: RunKeys) -> None:
     taken: list[Address] = []
 
     def link(node_keys: NodeKeys, address: Address) -> Link:
@@ -325,6 +335,3 @@ def test_environments_that_are_slow_to_build(monkeypatch: pytest.MonkeyPatch) ->
     with contextlib.closing(make_vec(SLOW, 1, cluster="tcp:nodes=1,workers=1", build_s=3.0)) as envs:
         envs.reset(seed=0)
         assert envs.step([1])[0].tolist() == [[0, 1]]
-
-
-assert COUNTING

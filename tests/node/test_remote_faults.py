@@ -1,10 +1,9 @@
-"""Requests and replies that are lost, doubled or delayed on the way: every step is taken once, and its result arrives."""
+"""Requests and replies that are lost, doubled or late: every step is taken once, and its result arrives."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,9 @@ from clusterenv.node import remote
 from clusterenv.wire import messages as m
 from tests.node.tampering import DOUBLE, LOSE, Frames, Rule, Wire
 from tests.node.worlds import COUNTING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NUM_ENVS = 4
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import pickle
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,9 @@ from clusterenv.wire import messages as m
 from clusterenv.wire.frames import frame_of
 from tests.node.worlds import COUNTING
 from tests.zoo import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIMIT_S = 20.0
 
@@ -70,6 +72,7 @@ def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
     made.service.close(0.0)
+    vars(made).clear()  # the memory lives as long as somebody holds it
 
 
 def order(env_id: Any = COUNTING, wrappers: Any = (), count: int = 1) -> bytes:

@@ -6,8 +6,7 @@ import contextlib
 import pathlib
 import pickle
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -24,6 +23,9 @@ from clusterenv.worker.report import Failure, Report
 from tests.node.puppets import Frames, Head, Theatre, on_stage
 from tests.node.tampering import Wire
 from tests.node.worlds import COUNTING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 LIMIT_S = 2.0
 
@@ -122,9 +124,7 @@ def check_only_the_first_is_lost(head: Head, theatre: Theatre, says: str) -> Non
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE.keys())
-def test_nonsense_in_place_of_rows(
-    head: Head, theatre: Theatre, nonsense: Callable[[Frames], Frames]
-) -> None:
+def test_nonsense_in_place_of_rows(head: Head, theatre: Theatre, nonsense: Callable[[Frames], Frames]) -> None:
     """The first node is given up at once. The second and its rows do not notice."""
     node, arena = head.node, head.arena
     theatre.puppets[0].lie = lambda message, frames: [nonsense(frames)]
@@ -151,7 +151,11 @@ def test_true_rows_are_taken(head: Head) -> None:
 def test_what_a_lost_node_still_sends_changes_nothing(head: Head, theatre: Theatre) -> None:
     """Rows, losses and answers of somebody who was given up, though the numbers fit."""
     node, arena = head.node, head.arena
-    theatre.puppets[0].lie = lambda message, frames: [[b"\xc1"], frames, [m.encode(m.Lost(worker=0, life=0, cause="x"))]]
+    theatre.puppets[0].lie = lambda message, frames: [
+        [b"\xc1"],
+        frames,
+        [m.encode(m.Lost(worker=0, life=0, cause="x"))],
+    ]
     step(head)
     assert len(node.losses()) == 1
     node.listen()
@@ -176,11 +180,11 @@ ANSWERS: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("message", [Message("call", ([0, 1], "double", (1.0,), {})), Message("reset", ({}, None, None))])
+@pytest.mark.parametrize(
+    "message", [Message("call", ([0, 1], "double", (1.0,), {})), Message("reset", ({}, None, None))]
+)
 @pytest.mark.parametrize("value", ANSWERS.values(), ids=ANSWERS.keys())
-def test_nonsense_in_place_of_a_reply(
-    head: Head, theatre: Theatre, message: Message, value: bytes
-) -> None:
+def test_nonsense_in_place_of_a_reply(head: Head, theatre: Theatre, message: Message, value: bytes) -> None:
     node = head.node
     theatre.puppets[0].lie = lambda request, frames: [with_header(frames, value=value)]
     node.post({0: message, 1: message})
@@ -237,7 +241,9 @@ def test_over_real_sockets_the_cause_names_the_node(monkeypatch: pytest.MonkeyPa
         envs.reset(seed=1)
         wire = Wire(monkeypatch)
         wire.rule(m.Rows, lambda message, frames: [[b"\xc1"]])
-        with pytest.raises(WorkerLost, match=r"its node \S+ broke the protocol: a message arrived that is none of ours"):
+        with pytest.raises(
+            WorkerLost, match=r"its node \S+ broke the protocol: a message arrived that is none of ours"
+        ):
             envs.step([0])
         assert wire.tampered == 1
 

@@ -28,7 +28,7 @@ ALLOWED = {("member.py", "import_module")}
 
 
 def found_in(path: pathlib.Path, text: str) -> set[tuple[str, str]]:
-    found = set()
+    found: set[tuple[str, str]] = set()
     for each in ast.walk(ast.parse(text)):
         names: list[str] = []
         if isinstance(each, ast.Import):

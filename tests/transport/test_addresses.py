@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterenv.errors import ConfigError
-from clusterenv.transport import addresses
 from clusterenv.transport.addresses import own_addresses
 from clusterenv.transport.sockets import Address, parse_address, reachable
 
@@ -112,15 +111,15 @@ def test_a_host_without_a_network_has_loopback(monkeypatch: pytest.MonkeyPatch) 
     def nothing(*args: Any) -> Any:
         raise socket.gaierror("Name or service not known")
 
-    monkeypatch.setattr(addresses.socket, "socket", NoWayOut)
-    monkeypatch.setattr(addresses.socket, "getaddrinfo", nothing)
+    monkeypatch.setattr("clusterenv.transport.addresses.socket.socket", NoWayOut)
+    monkeypatch.setattr("clusterenv.transport.addresses.socket.getaddrinfo", nothing)
     assert own_addresses() == ["127.0.0.1"]
 
 
 def test_loopback_is_left_out_where_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [(2, 1, 6, "", (each, 0)) for each in ("127.0.1.1", "10.1.2.3", "10.1.2.3", "192.168.0.9")]
-    monkeypatch.setattr(addresses.socket, "socket", NoWayOut)
-    monkeypatch.setattr(addresses.socket, "getaddrinfo", lambda *args: entries)
+    monkeypatch.setattr("clusterenv.transport.addresses.socket.socket", NoWayOut)
+    monkeypatch.setattr("clusterenv.transport.addresses.socket.getaddrinfo", lambda *args: entries)
     assert own_addresses() == ["10.1.2.3", "192.168.0.9"]
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import re
 import stat
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
@@ -17,6 +16,9 @@ from hypothesis import strategies as st
 
 from clusterenv.errors import ConfigError
 from clusterenv.transport.security import make_keys, parse_keys, read_key_file, write_key_file
+
+if TYPE_CHECKING:
+    import pathlib
 
 
 @pytest.fixture
@@ -179,7 +181,9 @@ def test_any_value_in_any_field_is_refused_or_kept(data: Any) -> None:
 
     parts = json.loads(GOOD)
     field = data.draw(st.sampled_from(sorted(parts)))
-    parts[field] = data.draw(st.none() | st.booleans() | st.integers(2) | st.text(max_size=39) | st.just({}) | st.just([]))
+    parts[field] = data.draw(
+        st.none() | st.booleans() | st.integers(2) | st.text(max_size=39) | st.just({}) | st.just([])
+    )
     if field == "clusterenv" and parts[field] is True:
         return  # equal to 1
     with pytest.raises(ConfigError):

@@ -8,8 +8,7 @@ import pathlib
 import random
 import socket
 import time
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
@@ -19,6 +18,9 @@ from clusterenv.transport.security import NodeKeys, RunKeys, make_keys
 from clusterenv.transport.sockets import Address, Hub, Link
 from clusterenv.wire.frames import JOIN_BELOW, split
 from tests.zoo import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIMIT_S = 20.0
 HOST = "127.0.0.1"

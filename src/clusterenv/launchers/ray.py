@@ -88,7 +88,9 @@ class RayLauncher:
         return (
             f"# Ray: {where}; namespace {cluster.namespace}\n"
             f"# {self.nodes} bundles of {cpus} CPU, STRICT_SPREAD; SPREAD if Ray has fewer hosts than that.\n"
-            "# In each bundle an actor with max_restarts=-1, which runs this, with the keys on standard input:\n"
+            "# In each bundle an actor with max_restarts=-1, which runs this, with the keys on standard input"
+            + ("" if cluster.python else ", by its own Python")
+            + ":\n"
         ) + "".join(f"{job.line('-', index)}\n" for index in range(self.nodes))
 
     def start(self, job: NodeJob) -> None:

@@ -48,6 +48,8 @@ def builders_of(order: Any, blocks: Sequence[range], imports: Collection[str]) -
         recipes, of_slot, mode, rebuild = order
         factories = [_factory(recipe_from_data(data, imports)) for data in recipes]
         chosen = [factories[index] for index in of_slot]
+    except ConfigError:  # a ValueError too, and it says it better
+        raise
     except (TypeError, ValueError, IndexError) as error:
         raise ProtocolError(f"the order to build environments cannot be read: {error}") from error
     slots = blocks[-1].stop - blocks[0].start

@@ -152,8 +152,9 @@ class Service:
         try:
             handlers[type(request)](request, frames)
         except (ClusterEnvError, TypeError, ValueError, LookupError) as error:
-            _logger.warning("request %d (%s): %s", request.number, type(request).__name__, error)
-            self._answer(request.number, error=words_of(error) or type(error).__name__)
+            words = words_of(error) or type(error).__name__
+            _logger.warning("request %d (%s): %s", request.number, type(request).__name__, words)
+            self._answer(request.number, error=words)
 
     def _answer(self, number: int, value: bytes = b"", frames: Sequence[Any] = (), error: str = "") -> None:
         answer = [m.encode(m.Answer(number=number, value=value, error=error[:50_000])), *frames]

@@ -1,0 +1,93 @@
+"""What head and nodes tell each other beside rows: it comes back as it was, and what cannot travel is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clusterenv.errors import ProtocolError
+from clusterenv.node.records import CODEC, describe_plainly, pack_reply, pack_report, unpack_reply, unpack_report
+from clusterenv.worker.actor import Fragment
+from clusterenv.worker.describe import BlockDescription
+from clusterenv.worker.loop import Reply
+from clusterenv.worker.report import Failure, Report
+from tests.node.puppets import ACTION, OBSERVATION
+
+SLOTS = range(4, 8)
+
+
+def failure(slot: int = 4) -> Failure:
+    return Failure(slot, "step", ValueError("no"), "Traceback ...", recovered=False)
+
+
+def same(one: Any, other: Any) -> bool:
+    return repr(one) == repr(other)
+
+
+def test_a_report_comes_back() -> None:
+    report = Report([(4, {"a": 1}), (7, {"b": np.arange(3)}), (4, {})], [failure()], [(5, "text")])
+    assert same(unpack_report(pack_report(report), SLOTS), report)
+
+
+def test_an_empty_report_is_no_bytes() -> None:
+    assert pack_report(Report()) == b""
+
+
+def test_what_cannot_travel_in_a_report_is_a_failure() -> None:
+    came = unpack_report(pack_report(Report(infos=[(4, {"a": 1}), (5, {"bad": object()})])), SLOTS)
+    assert came.infos[0] == (4, {"a": 1})
+    assert [each.slot for each in came.failures] == [5]
+    assert "info key 'bad' cannot be sent to the head" in str(came.failures[0].error)
+
+
+@pytest.mark.parametrize(
+    ("reply", "name"),
+    [
+        (Reply([1, "a", None, 2.5], request=3), "call"),
+        (Reply(None, request=3), "set_attr"),
+        (Reply(Report(infos=[(4, {"a": 1})])), "reset"),
+        (Reply(Fragment(1, 5, [failure()], 0.5, 0.25)), "play"),
+        (Reply(failure=failure()), "reset"),
+        (Reply(error="it went wrong"), "play"),
+    ],
+)
+def test_a_reply_comes_back(reply: Reply, name: str) -> None:
+    assert same(unpack_reply(pack_reply(reply, name), SLOTS, name), reply)
+
+
+def test_a_result_that_cannot_travel_is_an_error_that_says_so() -> None:
+    came = unpack_reply(pack_reply(Reply([1, object()], request=9), "get_secret"), SLOTS, "call")
+    assert came.request == 9
+    assert came.value is None
+    assert "the result of 'get_secret'" in str(came.error)
+
+
+BAD_REPLIES: dict[str, tuple[Any, str]] = {
+    "no reply": (Report(), "call"),
+    "a number for a reset": (Reply(5), "reset"),
+    "nothing for a reset": (Reply(), "reset"),
+    "a report for a fragment": (Reply(Report()), "play"),
+    "a fragment in no buffer": (Reply(Fragment("0")), "play"),  # type: ignore[arg-type]
+    "a fragment of fewer than no steps": (Reply(Fragment(0, -1)), "play"),
+    "a fragment with other failures": (Reply(Fragment(0, 1, [1])), "play"),  # type: ignore[list-item]
+    "a fragment of another node": (Reply(Fragment(0, 1, [failure(0)])), "play"),
+    "a report of another node": (Reply(Report(infos=[(0, {})])), "reset"),
+    "a failure of another node": (Reply(failure=failure(9)), "reset"),
+    "a flag for a slot": (Reply(Report(infos=[(True, {})])), "reset"),
+}
+
+
+@pytest.mark.parametrize(("reply", "name"), BAD_REPLIES.values(), ids=BAD_REPLIES.keys())
+def test_a_reply_that_does_not_fit_is_refused(reply: Any, name: str) -> None:
+    with pytest.raises(ProtocolError):
+        unpack_reply(CODEC.pack(reply), SLOTS, name)
+
+
+def test_metadata_that_cannot_travel_is_left_out() -> None:
+    description = BlockDescription(SLOTS, OBSERVATION, ACTION, {"fps": 30, "bad": object()}, "human", ())
+    came = CODEC.unpack(CODEC.pack(describe_plainly(description)))
+    assert came.metadata == {"fps": 30}
+    assert (came.slots, came.render_mode, came.observation_space) == (SLOTS, "human", OBSERVATION)
+    assert description.metadata.keys() == {"fps", "bad"}
