@@ -27,4 +27,4 @@ class Pixels(gymnasium.Env[Any, Any]):
         return self._frame, 0.0, False, False, {}
 
 
-gymnasium.register("Pixels-v0", entry_point=Pixels, disable_env_checker=True, order_enforce=False)
+gymnasium.register("Pixels-v0", entry_point=f"{__name__}:Pixels", disable_env_checker=True, order_enforce=False)

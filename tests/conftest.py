@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import psutil
@@ -26,7 +26,11 @@ hypothesis.settings.load_profile("ci")
 
 # A suite that is started in the background of a script, or by nohup, finds some signals ignored, and so would every
 # process that it starts.
-_USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+_USUAL: dict[signal.Signals, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGQUIT: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
 for _signal, _usual in _USUAL.items():
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _usual)

@@ -40,14 +40,14 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp(kind)
     if kind == "ssh":
         sshd = SshServer(path_of("CLUSTERENV_TEST_SSH"))
-        keys = {"known_hosts": sshd.file("known_hosts"), "identity": sshd.file("id")}
-        return Ssh(hosts=sshd.hosts, python=_interpreter(folder), workers=1, **keys)
+        known, identity = sshd.file("known_hosts"), sshd.file("id")
+        return Ssh(hosts=sshd.hosts, known_hosts=known, identity=identity, python=_interpreter(folder), workers=1)
     os.environ["SLURM_CONF"] = str(path_of("CLUSTERENV_TEST_SLURM_CONF"))
     return Slurm(nodes=2, workers=1, python=_interpreter(folder), folder=str(folder / "keys"))
 
 
 def _interpreter(folder: pathlib.Path) -> str:
-    """Those who log in are at home, without our paths: a Python that finds this repository, as an installed one does."""
+    """A Python that finds this repository as an installed one would: who logs in is at home, without our paths."""
     program = folder / "python"
     root = pathlib.Path(__file__).parents[2]
     paths = os.pathsep.join([str(pathlib.Path(clusterenv.__file__).parents[1]), str(root)])

@@ -82,7 +82,7 @@ def test_a_method_that_raises(next_step: ClusterEnv) -> None:
 
 @beyond
 def test_a_result_that_cannot_travel(next_step: ClusterEnv) -> None:
-    with pytest.raises(ResultError, match="the result of 'secret' cannot .* '_thread.lock'"):
+    with pytest.raises(ResultError, match=r"the result of 'secret' cannot .* '_thread.lock'"):
         next_step.call("secret", "lock")
     assert next_step.call("secret", "lock", indices=[0, 4]) == ({"plain": 1, "key": None},) * 2
 

@@ -167,7 +167,7 @@ def test_a_killed_worker_loses_its_slots_in_recv(next_step: ClusterEnv, tmp_path
 def test_a_killed_worker_in_a_call_and_in_a_reset(next_step: ClusterEnv) -> None:
     quiet(next_step, 1)
     kill(next_step, 0)
-    with pytest.raises(WorkerLost, match="get_attr|call|slot"):
+    with pytest.raises(WorkerLost, match=r"get_attr|call|slot"):
         next_step.get_attr("slot")
     answer = next_step.step(actions(next_step))
     assert lost(answer[4]) == FIRST
@@ -178,7 +178,11 @@ def test_a_killed_worker_in_a_call_and_in_a_reset(next_step: ClusterEnv) -> None
 
 @beyond
 def test_a_killed_worker_is_raised(strict: ClusterEnv) -> None:
-    for step in (lambda: strict.step(actions(strict)), lambda: [strict.send([1], slots=[4]), strict.recv()]):
+    def step_of_one() -> None:
+        strict.send([1], slots=[4])
+        strict.recv()
+
+    for step in (lambda: strict.step(actions(strict)), step_of_one):
         strict.reset(seed=QUIET)
         strict.step(actions(strict))
         kill(strict, 1)

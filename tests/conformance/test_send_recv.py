@@ -138,7 +138,8 @@ def test_spaces_that_fit_into_no_array(free: ClusterEnv) -> None:
 def batched(envs: ClusterEnv, items: list[Any]) -> Any:
     """Actions of some slots, as Gymnasium batches them."""
     space = envs.single_action_space
-    return concatenate(space, items, create_empty_array(space, len(items)))
+    empty: Any = create_empty_array(space, len(items))
+    return concatenate(space, items, empty)
 
 
 def test_a_step_of_all_after_a_step_of_some(next_step: ClusterEnv) -> None:

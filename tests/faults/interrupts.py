@@ -53,7 +53,7 @@ def interrupted_when(*moments: Callable[[], Any], then: Callable[[], Any] | None
     thread = threading.Thread(target=interrupt)
     signal.signal(signal.SIGINT, on_interrupt)
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the body is the caller's
             thread.start()
             yield
         thread.join()

@@ -70,18 +70,18 @@ def test_columns_are_views_of_one_memory() -> None:
     with created() as fragments:
         for number, array in enumerate(arrays(fragments.columns(1, range(1, 3)))):
             array[...] = number + 1
-        for number, array in enumerate(arrays(fragments.columns(1, range(0, N)))):
+        for number, array in enumerate(arrays(fragments.columns(1, range(N)))):
             mine = array[1:3] if array.ndim == 2 and array.shape == (N, 6) else array[:, 1:3]
             assert (mine == np.array(number + 1).astype(array.dtype)).all()
             assert np.count_nonzero(array) == np.count_nonzero(mine), "the neighbours' columns are untouched"
-        assert not any(array.any() for array in arrays(fragments.columns(0, range(0, N)))), "and so is the other buffer"
+        assert not any(array.any() for array in arrays(fragments.columns(0, range(N)))), "and so is the other buffer"
 
 
 def test_the_whole_buffer_is_the_columns_side_by_side() -> None:
     with created() as fragments:
-        fragments.columns(0, range(0, 2)).reward[:] = 1.0
+        fragments.columns(0, range(2)).reward[:] = 1.0
         fragments.columns(0, range(2, 4)).reward[:] = 2.0
-        assert fragments.columns(0, range(0, N)).reward.tolist() == [[1.0, 1.0, 2.0, 2.0]] * T
+        assert fragments.columns(0, range(N)).reward.tolist() == [[1.0, 1.0, 2.0, 2.0]] * T
 
 
 def test_both_sides_see_progress_and_stop() -> None:
@@ -99,7 +99,7 @@ def test_a_policy_without_value_or_state_takes_no_memory_for_them() -> None:
     spec = dataclasses.replace(SPEC, has_value=False, state=())
     assert {field.name for field in SPEC.layout()} - {field.name for field in spec.layout()} == {"value", "state0"}
     with created(spec) as made:
-        columns = made.columns(0, range(0, N))
+        columns = made.columns(0, range(N))
         assert columns.value is None
         assert columns.state == []
 
