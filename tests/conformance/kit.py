@@ -107,13 +107,10 @@ def kill(envs: ClusterEnv, worker: int) -> None:
 
 def kill_node(envs: ClusterEnv, worker: int) -> None:
     """Kill the node of this worker, which is on this host."""
-    pid = envs.worker_pids()[worker]
-    assert pid is not None
-    (node,) = [
-        each for each in psutil.Process(pid).parents() if " -m clusterenv node " in f"{' '.join(each.cmdline())} "
-    ]
+    process = psutil.Process(envs.worker_pids()[worker])
+    (node,) = [each for each in process.parents() if " -m clusterenv node " in f"{' '.join(each.cmdline())} "]
     kill_process(node)
-    wait_until(lambda: ended(psutil.Process(pid)) if psutil.pid_exists(pid) else True, LIMIT_S)
+    wait_until(lambda: ended(process), LIMIT_S)
 
 
 def kill_process(process: psutil.Process) -> None:

@@ -9,6 +9,7 @@ import psutil
 import pytest
 from gymnasium.error import ClosedEnvironmentError
 
+from clusterenv.node.joining import Joining
 from tests.conformance.kit import TRIAL, abroad, actions, beyond, inside, kill, kill_node, replaceable, slots, wait_at
 from tests.zoo import wait_until
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
     Make = Callable[..., ClusterEnv]
 
-# Eight beats of a node and some more: as many unread messages once stopped the heartbeat.
-PAUSE_S = 26.0
+# Many beats of a node, and longer than a connection may be without a heartbeat: eight unread beats once stopped it.
+BEAT_S, PAUSE_S = 0.25, 10.0
 
 
 def closed(envs: ClusterEnv, close: Callable[[], Any]) -> float:
@@ -57,7 +58,7 @@ def test_close_while_a_step_is_under_way(make: Make, tmp_path: pathlib.Path) -> 
         assert closed(envs, lambda: envs.close(timeout=0.5)) < 5.0
 
 
-def test_a_batch_that_is_forgotten(make: Make) -> None:
+def test_close_with_slots_in_flight(make: Make) -> None:
     envs = make()
     envs.reset(seed=1)
     envs.send(actions(envs))
@@ -86,8 +87,9 @@ def test_close_after_the_loss_of_a_node(make: Make) -> None:
 
 @pytest.mark.slow
 @abroad
-def test_close_after_a_pause(make: Make) -> None:
+def test_close_after_a_pause(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head that is busy with other things for a while finds its nodes as it left them."""
+    monkeypatch.setattr(Joining, "beat_s", BEAT_S)
     envs = make()
     envs.reset(seed=1)
     before = connections()

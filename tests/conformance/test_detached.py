@@ -290,3 +290,14 @@ def test_a_killed_worker_in_a_stream_is_raised(strict: ClusterEnv) -> None:
     assert list(caught.value.slots) == FIRST
     strict.reset(seed=1)
     strict.step(actions(strict))
+
+
+def test_two_versions_before_a_rollout(next_step: ClusterEnv) -> None:
+    policy = agent()
+    attached(next_step, policy)
+    for _ in range(3):
+        change(policy, 0.1)
+        version = next_step.publish(policy)
+        change(policy, 0.1)
+        version = next_step.publish(policy)
+        assert np.unique(next_step.rollout(3).version).tolist() == [version.number]

@@ -103,6 +103,14 @@ def tell(hub: Hub, peer: bytes, message: m.Message) -> None:
     assert hub.send(peer, [m.encode(message)])
 
 
+def welcome(hub: Hub, peer: bytes) -> None:
+    """Let a node in, and wait until it knows: then it beats."""
+    tell(hub, peer, m.Welcome(silence_s=1.0, beat_s=60.0))
+    got = hub.receive(LIMIT_S)
+    assert got is not None
+    assert isinstance(m.decode_from_node(split(got[1])), m.Beat)
+
+
 def test_how_it_introduces_itself(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) -> None:
     with node(tmp_path, keys.node, hub.port) as process:
         peer, hello = hello_of(hub)
@@ -164,7 +172,7 @@ def test_a_signal_ends_it_with_a_goodbye(
 def test_a_head_that_is_gone(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) -> None:
     with node(tmp_path, keys.node, hub.port) as process:
         peer, _ = hello_of(hub)
-        tell(hub, peer, m.Welcome(silence_s=1.0, beat_s=60.0))
+        welcome(hub, peer)
         port = hub.port
         hub.close()
         began = time.monotonic()
@@ -198,7 +206,7 @@ def test_somebody_else_on_the_port_of_a_head_that_is_gone(hub: Hub, keys: RunKey
     """Attempts that fail are no sign of life."""
     with node(tmp_path, keys.node, hub.port) as process:
         peer, _ = hello_of(hub)
-        tell(hub, peer, m.Welcome(silence_s=1.0, beat_s=60.0))
+        welcome(hub, peer)
         port = hub.port
         hub.close()
         with slamming_door(port):

@@ -120,14 +120,17 @@ def test_a_message_that_comes_twice_counts_once(envs: ClusterEnv, wire: Wire, fa
 def test_a_reply_that_comes_late_changes_nothing(envs: ClusterEnv, wire: Wire) -> None:
     """An old reply, with rows of other numbers, comes again after the next step was asked for."""
     before = lives(envs)
-    kept: list[Frames] = []
+    kept: dict[float, Frames] = {}
+
+    def node_of(frames: Frames) -> float:
+        return float(np.frombuffer(frames[2], np.float32)[0])  # its first slot, as it observes it
 
     def keep(message: m.Message, frames: Frames) -> list[Frames]:
-        kept.append(frames)
+        kept[node_of(frames)] = frames
         return [frames]
 
     def old_first(message: m.Message, frames: Frames) -> list[Frames]:
-        return [*kept, frames]
+        return [kept[node_of(frames)], frames]
 
     wire.rule(m.Rows, keep, 2)
     step(envs, 1)

@@ -108,6 +108,7 @@ class Detached:
                 "Use step(actions), or a wrapper that turns observations into arrays."
             )
         self.engine, self.observation_space, self._action_space = engine, observation_space, action_space
+        self._timeouts = timeouts
         self._runtime_name = runtime
         self._leaves = tuple(leaves)
         seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, least=0)
@@ -198,6 +199,11 @@ class Detached:
 
     def before_request(self) -> None:
         """Steps are about to be asked of the workers."""
+        self._consider(request=True)
+
+    def before_lock_step(self) -> None:
+        """The same, and whoever is still taking an older version is waited for: all shall play with the newest."""
+        self.engine.node.wait_taken(self._timeouts.call_s)
         self._consider(request=True)
 
     def arrived(self, piece: Piece, fragment: Fragment) -> None:

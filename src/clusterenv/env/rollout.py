@@ -19,7 +19,7 @@ def rollout(detached: Detached, steps: int, *, copy: bool) -> Batch:
     players, tally = detached.players, detached.tally
     players.prepare(detached.fragment_spec(steps, buffers=1))
     players.fragments.stop[:] = 0
-    detached.before_request()
+    detached.before_lock_step()
     with tally.time("wait"):
         pieces = _play(detached)
     detached.engine.gather.count_steps(steps)

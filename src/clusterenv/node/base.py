@@ -115,6 +115,9 @@ class Node(Protocol):
     def may_give(self, host: int) -> bool:
         """Whether the host has taken the last weights that it was given."""
 
+    def wait_taken(self, limit_s: float | None) -> None:
+        """Wait until every host has taken the last weights that it was given."""
+
     def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
         """Move weights to a host, into the memory that its workers were lent with the policy."""
 

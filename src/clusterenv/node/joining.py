@@ -135,9 +135,9 @@ class Joining:
     def receive(self, limit_s: float) -> tuple[Host, m.FromNode | ProtocolError, list[Any]] | None:
         """The next message of a node that is welcome, or why it is none; who knocks is let in, or told why not."""
         got = self._open().receive(limit_s)
-        if got is None:
-            return None
-        peer, pieces = got
+        return None if got is None else self._sort(*got)
+
+    def _sort(self, peer: bytes, pieces: list[Any]) -> tuple[Host, m.FromNode | ProtocolError, list[Any]] | None:
         host = self._peers.get(peer)
         if host is not None and host.lost:
             return None
@@ -252,6 +252,8 @@ class Joining:
         end = time.monotonic() + limit_s
         hub = self._hub
         if hub is not None:
+            while (got := hub.receive(0.0)) is not None:
+                self._sort(*got)  # who has come back meanwhile has another connection
             for host in hosts:
                 host.tell(m.Close(limit_s=limit_s))
             waiting = {host.peer for host in hosts}

@@ -214,6 +214,9 @@ class LocalNode:
         """Weights are taken at once."""
         return True
 
+    def wait_taken(self, limit_s: float | None) -> None:
+        """Weights are taken at once."""
+
     def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
         """Put the weights where the workers find them."""
         WeightBuffer(memory).put(decoded.version, decoded.flat)

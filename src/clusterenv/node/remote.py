@@ -12,15 +12,13 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from clusterenv.errors import LaunchError, ProtocolError
 from clusterenv.node.base import Loss, Message
 from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.joining import Joining
 from clusterenv.node.lending import Lending
 from clusterenv.node.records import CODEC, attachment_to_data, pack_message, unpack_reply, unpack_report
-from clusterenv.node.rows import copy_block, copy_rows, step_frames
+from clusterenv.node.rows import copy_block, copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
 from clusterenv.transport.arena import Command
 from clusterenv.wire import messages as m
@@ -31,7 +29,6 @@ from clusterenv.worker.report import Report
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy.typing as npt
     from gymnasium import Space
 
     from clusterenv.clusters import Remote
@@ -112,7 +109,12 @@ class RemoteNode:
             if host.lost:
                 continue
             whole = command is Command.STEP and all(self._alive[worker] for worker in host.workers)
-            frames = step_frames(arena, host.slots, whole=whole, alive=self._living_slots(host))
+            frames = step_frames(
+                arena,
+                host.slots,
+                whole=whole,
+                alive=living(host.blocks, [self._alive[worker] for worker in host.workers]),
+            )
             if not whole and not frames[0].nbytes and not lock_step:
                 continue
             packed = b""
@@ -140,18 +142,8 @@ class RemoteNode:
         return []
 
     def _owes(self, workers: Sequence[int]) -> list[int]:
-        arena = self._arena
-        if arena is None:
-            return []
-        answered = arena.have == arena.want
-        if not self._posted and answered.all():
-            return []
-        return [
-            worker
-            for worker in workers
-            if self._alive[worker]
-            and (worker in self._posted or not answered[self.blocks[worker].start : self.blocks[worker].stop].all())
-        ]
+        late = set() if self._arena is None else unanswered(self._arena, self.blocks)
+        return [worker for worker in workers if self._alive[worker] and (worker in self._posted or worker in late)]
 
     def wait_any(self, limit_s: float) -> bool:
         """Take the next message."""
@@ -267,6 +259,8 @@ class RemoteNode:
             left = _LOOK_S if end is None else end - time.monotonic()
             if not self._pump(left) and left <= 0:
                 break
+        else:
+            self._pump(0.0)  # nobody owes anything: why, may be on its way
         return {worker: self._replies.pop(worker) for worker in workers if worker in self._replies}
 
     # Weights.
@@ -283,6 +277,14 @@ class RemoteNode:
     def may_give(self, host: int) -> bool:
         """Whether the host has taken the last weights that it was given."""
         return not self._hosts[host].giving and not self._hosts[host].lost
+
+    def wait_taken(self, limit_s: float | None) -> None:
+        """Wait until every host that is not lost has taken the last weights that it was given."""
+        end = None if limit_s is None else time.monotonic() + limit_s
+        while any(host.giving and not host.lost for host in self._hosts):
+            left = _LOOK_S if end is None else end - time.monotonic()
+            if not self._pump(left) and left <= 0:
+                return
 
     def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
         """Send weights to a host; once its policy is there, if that is still on its way."""
@@ -482,11 +484,6 @@ class RemoteNode:
                 raise LaunchError(f"the nodes did not {what} within {limit_s} s. {self._joining.last_words()}")
             if lost := [loss for loss in self._losses if self._host_of[loss.worker].lost]:
                 raise LaunchError(f"{lost[0].cause}. {self._joining.last_words()}")
-
-    def _living_slots(self, host: Host) -> npt.NDArray[np.bool_] | None:
-        if all(self._alive[worker] for worker in host.workers):
-            return None
-        return np.concatenate([np.full(len(self.blocks[worker]), self._alive[worker]) for worker in host.workers])
 
     def _stepped(self, answer: m.Answer, frames: Sequence[Any]) -> None:
         """Steps are answered by rows; an answer says that they are under way, or what is wrong."""

@@ -32,6 +32,21 @@ def copy_block(arena: Arena, block: range, frames: Sequence[Any]) -> None:
         fill(array[block.start : block.stop], frame, "rows of a reset")
 
 
+def unanswered(arena: Arena, blocks: Sequence[range]) -> set[int]:
+    """The workers that owe an answer to a step."""
+    answered = arena.have == arena.want
+    if answered.all():
+        return set()
+    return {worker for worker, block in enumerate(blocks) if not answered[block.start : block.stop].all()}
+
+
+def living(blocks: Sequence[range], alive: Sequence[bool]) -> npt.NDArray[np.bool_] | None:
+    """Which slots have a worker that is not lost; None if all have."""
+    if all(alive):
+        return None
+    return np.concatenate([np.full(len(block), lives) for block, lives in zip(blocks, alive, strict=True)])
+
+
 def step_frames(arena: Arena, slots: range, *, whole: bool, alive: npt.NDArray[np.bool_] | None) -> list[memoryview]:
     """[rows,] request numbers, actions: of all slots of a node, or of those that are asked for."""
     mine = slice(slots.start, slots.stop)

@@ -31,9 +31,9 @@ MAX_FRAME_BYTES = 2**30
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS, _HEARTBEAT_TTL_MS = 2_000, 6_000, 10_000
 _HANDSHAKE_MS = 5_000
 _RECONNECT_MS, _RECONNECT_MAX_MS = 200, 10_000
-# Whole messages that wait in a socket; both are bounded by what the head has asked for. A full socket is no means to
-# slow a node down: libzmq hears no heartbeat through it, and closes the connection.
-_FROM_NODE, _FROM_HEAD = 4_096, 4_096
+# Whole messages that wait in a socket. An honest node sends no more than it was asked for, which is less. A full socket
+# is no means to slow a node down: libzmq hears no heartbeat through it, and closes the connection.
+_FROM_NODE, _FROM_HEAD = 512, 4_096
 _CONNECT_S = 3.0
 # Frames below this are copied, which is cheaper than to keep track of them.
 _COPY_BELOW = 2**16
