@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -12,14 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from clusterenv.cluster.requests import Answering, Asking, Turn
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 LIMIT_S = 5.0
 
 
 class Careless(Answering[str]):
     """A planted bug: it does not remember what it has carried out."""
 
-    def arrived(self, number: int, settled: int) -> Turn:
-        super().arrived(number, settled)
+    def arrived(self, number: int, settled: int, others: Iterable[int] = ()) -> Turn:
+        super().arrived(number, settled, others)
         return Turn.NEW
 
 
@@ -170,7 +173,8 @@ def test_what_is_behind_an_overdue_request_goes_out_with_it() -> None:
     assert asking.overdue(5.9, LIMIT_S) == []
     assert asking.overdue(6.0, LIMIT_S) == ["b", "c"]
     assert asking.overdue(6.5, LIMIT_S) == [], "they have just gone out"
-    assert asking.overdue(11.0, LIMIT_S) == ["b", "c"]
+    assert asking.overdue(15.9, LIMIT_S) == [], "and are waited for twice as long"
+    assert asking.overdue(16.0, LIMIT_S) == ["b", "c"]
 
 
 def test_a_new_connection_gets_everything_also_what_is_not_due_yet() -> None:
@@ -195,3 +199,29 @@ def test_an_answer_that_nobody_asked_for_is_none() -> None:
     asking.forget()
     assert not asking.answered(1)
     assert asking.everything(0.0) == []
+
+
+def test_an_answer_that_has_arrived_is_not_kept_although_one_before_it_is_open() -> None:
+    asking: Asking[str] = Asking()
+    answering: Answering[str] = Answering()
+    for _ in range(3):  # the first takes as long as a stream
+        number = asking.next()
+        asking.note(number, f"request {number}", 0.0)
+        answering.arrived(number, asking.settled, asking.arrived())
+        if number > 1:
+            answering.done(number, f"answer {number}")
+            assert asking.answered(number)
+    assert asking.settled == 0
+    assert answering.kept() == ["answer 3"]
+    answering.arrived(4, asking.settled, asking.arrived())
+    assert answering.kept() == []
+
+
+def test_what_the_other_side_has_taken_goes_out_again_by_itself_and_ever_more_rarely() -> None:
+    asking: Asking[str] = Asking()
+    for name in ("stream", "order", "unseen"):
+        asking.note(asking.next(), name, {"stream": 0.0, "order": 4.0, "unseen": 4.0}[name])
+    assert asking.overdue(6.0, LIMIT_S, seen=2) == ["stream"]
+    assert asking.overdue(9.0, LIMIT_S, seen=2) == ["order", "unseen"]
+    assert asking.overdue(11.0, LIMIT_S, seen=2) == []
+    assert asking.overdue(16.0, LIMIT_S, seen=2) == ["stream"]

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     from clusterenv import ClusterEnv
 
-CLUSTERS = ("inproc", "local:2", "tcp:nodes=2,workers=1", "ssh", "slurm")
+CLUSTERS = ("inproc", "local:2", "tcp:nodes=2,workers=1")
+# Behind the launcher they are the same as tcp: `test_engines` takes a walk through all of it on each.
+ENGINES = ("ssh", "slurm")
 # With processes to kill, and values that have to travel; with other hosts; with hosts that can be started again.
 beyond = pytest.mark.parametrize("cluster", CLUSTERS[1:], indirect=True)
-abroad = pytest.mark.parametrize("cluster", CLUSTERS[2:], indirect=True)
-replaceable = pytest.mark.parametrize("cluster", CLUSTERS[2:4], indirect=True)
+abroad = replaceable = pytest.mark.parametrize("cluster", CLUSTERS[2:], indirect=True)
 
 TRIAL, SAMPLE = "tests.conformance.envs:Conformance/Trial-v0", "tests.conformance.envs:Conformance/Sample-v0"
 # Two workers get three and two slots.

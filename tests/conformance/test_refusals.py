@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,7 @@ def hidden_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.syspath_prepend(tmp_path)
     yield "only_here"
     gymnasium.registry.pop("OnlyHere-v0", None)
+    sys.modules.pop("only_here", None)
 
 
 @abroad

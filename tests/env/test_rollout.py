@@ -94,7 +94,7 @@ def test_log_probabilities_are_those_of_the_decoded_weights(make: Make) -> None:
     by_version = {}
     for _ in range(3):
         batch = envs.rollout(8)
-        held = envs._detached._held  # type: ignore[union-attr]
+        held = envs._detached._copies[0].held  # type: ignore[union-attr]
         by_version[held.version.number] = envs._detached._spec.unflatten(held.flat)  # type: ignore[union-attr]
         for number in np.unique(batch.version):
             runtime = made.build().make()

@@ -67,7 +67,7 @@ def _look_at_nodes(cluster: Remote) -> None:
                 f"clusterenv {hello.clusterenv}"
             )
     finally:
-        joining.close(list(joining.members), 5.0)
+        joining.close(5.0)
 
 
 def _step(cluster: str, env_id: str) -> None:
@@ -76,7 +76,8 @@ def _step(cluster: str, env_id: str) -> None:
     began = time.monotonic()
     parsed = parse_cluster(cluster)
     count = parsed.nodes if isinstance(parsed, Remote) else parsed.workers
-    with make_vec(env_id, num_envs=count, cluster=cluster) as envs:
+    where = dataclasses.replace(parsed, workers=1) if isinstance(parsed, Remote) else parsed  # a slot on every node
+    with make_vec(env_id, num_envs=count, cluster=where) as envs:
         envs.reset(seed=0)
         envs.step(envs.action_space.sample())
     say(f"ok  {env_id} was built and stepped on every node within {time.monotonic() - began:.1f} s")

@@ -2,8 +2,7 @@
 
 The asking side numbers its requests and keeps each until its answer has come. If the connection breaks, or an answer
 does not come for a while, it sends what it has kept once more. The answering side carries out every number once, in
-order, and keeps its answers until it hears that they have arrived (`settled`); a request that comes again is answered
-from there.
+order, and keeps its answers until it hears that they have arrived; a request that comes again is answered from there.
 """
 
 from __future__ import annotations
@@ -11,15 +10,21 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 T = TypeVar("T")
+
+_MOST_PATIENCE = 16.0
 
 
 @dataclass(slots=True)
 class _Asked(Generic[T]):
     request: T
     sent_s: float
+    patience: float = 1.0  # grows each time that it goes out again
 
 
 class Asking(Generic[T]):
@@ -38,11 +43,17 @@ class Asking(Generic[T]):
     def __init__(self) -> None:
         self._last = 0
         self._open: dict[int, _Asked[T]] = {}  # in the order of their numbers
+        self._arrived: list[int] = []  # answers of which the other side does not know yet that they are here
 
     @property
     def settled(self) -> int:
         """Everything up to this number has been answered."""
         return next(iter(self._open)) - 1 if self._open else self._last
+
+    def arrived(self) -> list[int]:
+        """The answers that have come since this was last asked: the other side need not keep them any longer."""
+        arrived, self._arrived = self._arrived, []
+        return arrived
 
     def next(self) -> int:
         """The number of the next request."""
@@ -59,23 +70,32 @@ class Asking(Generic[T]):
 
     def answered(self, number: int) -> bool:
         """An answer has come. False if it had come before, or nobody asked."""
-        return self._open.pop(number, None) is not None
+        if self._open.pop(number, None) is None:
+            return False
+        self._arrived.append(number)
+        return True
 
     def everything(self, now_s: float) -> list[T]:
         """All that is not answered, in order; it goes out again, over a new connection."""
         return self.overdue(now_s, -math.inf)  # whenever it is due
 
-    def overdue(self, now_s: float, limit_s: float) -> list[T]:
-        """All requests from the first on that has waited this long, in order; they go out again.
+    def overdue(self, now_s: float, limit_s: float, seen: int = 0) -> list[T]:
+        """The requests that have waited too long, in order; they go out again.
 
-        Those behind it too: the other side takes requests in their order only.
+        Args:
+            now_s: the time.
+            limit_s: how long is too long. It doubles for a request each time that it goes out again.
+            seen: the last number that the other side is known to have taken. Behind it everything goes out from the
+                first late one on, since the other side takes requests in their order only.
         """
         late = False
         again = []
-        for asked in self._open.values():
-            late = late or now_s - asked.sent_s >= limit_s
-            if late:
+        for number, asked in self._open.items():
+            own = now_s - asked.sent_s >= limit_s * asked.patience
+            late = late or (own and number > seen)
+            if own or late:
                 asked.sent_s = now_s
+                asked.patience = min(2 * asked.patience, _MOST_PATIENCE)
                 again.append(asked.request)
         return again
 
@@ -110,10 +130,18 @@ class Answering(Generic[T]):
     seen: int = 0  # the last number that was taken
     _answers: dict[int, T] = field(default_factory=dict)
 
-    def arrived(self, number: int, settled: int) -> Turn:
-        """A request has arrived."""
+    def arrived(self, number: int, settled: int, others: Iterable[int] = ()) -> Turn:
+        """A request has arrived.
+
+        Args:
+            number: its number.
+            settled: all answers up to this number have arrived.
+            others: answers behind that which have arrived too.
+        """
         for old in [kept for kept in self._answers if kept <= settled]:
             del self._answers[old]
+        for old in others:
+            self._answers.pop(old, None)
         if number == self.seen + 1:
             self.seen = number
             return Turn.NEW

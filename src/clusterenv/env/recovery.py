@@ -66,6 +66,7 @@ class Recovery:
 
     def settle(self, report: Report) -> None:
         """Turn new losses into answers, and failures into a log line or an error."""
+        slots: list[int] = []
         for loss in self._node.losses():
             lost = self._gather.lose(self._node.blocks[loss.worker], reported=loss.reported)
             # Infos of a slot that is lost after all would tell of a step that the user never sees.
@@ -73,7 +74,9 @@ class Recovery:
             self.go_on_or_raise(loss)
             if loss.torn is not None:
                 self._observations.blank(loss.torn)
-            self.answer_lost(lost, report)
+            slots += lost
+        # Only now: the workers of a lost host come back together.
+        self.answer_lost(slots, report)
         if report.failures:
             self.check_failures(report)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterenv.cluster.requests import Asking
+from clusterenv.launchers.tail import shown
 from clusterenv.wire import messages as m
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Host:
         lives: how often each of its workers was replaced.
         giving: whether weights are on their way to it.
         reminded_s: when it was last reminded of single slots.
+        seen: the last request that it is known to have taken.
         memories: the numbers of the memories that it knows.
     """
 
@@ -51,6 +53,7 @@ class Host:
     lives: list[int] = field(default_factory=list)
     giving: bool = False
     reminded_s: float = 0.0
+    seen: int = 0
     memories: set[int] = field(default_factory=set)
     _asking: Asking[list[Any]] = field(default_factory=Asking)
     _handlers: dict[int, Handler] = field(default_factory=dict)
@@ -59,7 +62,7 @@ class Host:
     @property
     def name(self) -> str:
         """For messages."""
-        return self.hello.name
+        return shown(self.hello.name)
 
     @property
     def slots(self) -> range:
@@ -70,7 +73,8 @@ class Host:
         """Send a request; `handler` takes its answer. Returns its number."""
         number = self._asking.next()
         settled = self._asking.settled if self._handlers else number - 1
-        message = [m.encode(kind(number=number, settled=settled, **fields)), *frames]
+        arrived = tuple(self._asking.arrived())
+        message = [m.encode(kind(number=number, settled=settled, arrived=arrived, **fields)), *frames]
         # A large message takes its time on a slow link; to send it again meanwhile would make that worse.
         size = sum(memoryview(frame).nbytes for frame in message)
         self._asking.note(number, message, time.monotonic() + size / _SLOW_LINK_BYTES_PER_S)
@@ -107,7 +111,7 @@ class Host:
 
     def ask_again(self, now_s: float, limit_s: float) -> None:
         """Send what has waited for its answer for this long once more."""
-        for message in self._asking.overdue(now_s, limit_s):
+        for message in self._asking.overdue(now_s, limit_s, self.seen):
             self.hub.send(self.peer, message)
 
     def remind(self, arena: Arena, now_s: float) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from clusterenv._version import __version__
-from clusterenv.cluster.slots import split
-from clusterenv.clusters import Tcp, split_address
+from clusterenv.cluster.slots import share, split
+from clusterenv.clusters import Join, Tcp, split_address
 from clusterenv.errors import LaunchError, ProtocolError, WorkersMissing
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
@@ -54,7 +55,9 @@ class Joining:
         self._lives: dict[int, int] = {}
         self._wanted = cluster.nodes  # how many more may come in
         self._new: list[Host] = []
-        self._refused: list[str] = []
+        self._refused: collections.deque[str] = collections.deque(maxlen=10)
+        # Messages that came while a node was waited for.
+        self._kept: collections.deque[tuple[Host, m.FromNode | ProtocolError, list[Any]]] = collections.deque()
         self._back: dict[int, dict[int, Sequence[int | None]]] = {}  # lost hosts that are started again
 
     @property
@@ -96,7 +99,7 @@ class Joining:
         )
 
     def _share(self, hosts: list[Host], num_envs: int) -> tuple[list[Host], list[range]]:
-        wanted = [host.hello.workers or host.hello.cores or 1 for host in hosts]
+        wanted = share(num_envs, [host.hello.workers or host.hello.cores or 1 for host in hosts])
         blocks = split(num_envs, sum(wanted))
         first = 0
         sharing: list[Host] = []
@@ -119,9 +122,11 @@ class Joining:
         end = None if limit_s is None else time.monotonic() + limit_s
         told_s = time.monotonic()
         while len(self._new) < self._cluster.nodes:
-            self.receive(_LOOK_S)
+            self._keep_next()
             now = time.monotonic()
-            problem = self._refused[0] if self._refused else self._launcher.failure()
+            # Somebody who types the wrong thing by hand tries again.
+            refused = self._refused and not isinstance(self._cluster, Join)
+            problem = self._refused[0] if refused else self._launcher.failure()
             if problem and len(self._new) < self._cluster.nodes:
                 raise LaunchError(f"a node could not join: {problem}")
             if now - told_s > _TELL_EVERY_S:
@@ -134,8 +139,24 @@ class Joining:
 
     def receive(self, limit_s: float) -> tuple[Host, m.FromNode | ProtocolError, list[Any]] | None:
         """The next message of a node that is welcome, or why it is none; who knocks is let in, or told why not."""
+        if self._kept:
+            return self._kept.popleft()
         got = self._open().receive(limit_s)
         return None if got is None else self._sort(*got)
+
+    def _keep_next(self) -> None:
+        """While somebody is waited for: what the others say is kept for later, and who leaves again was never here."""
+        got = self._open().receive(_LOOK_S)
+        sorted_out = None if got is None else self._sort(*got)
+        if sorted_out is None:
+            return
+        host, message, _ = sorted_out
+        if isinstance(message, m.Leave) and host in self._new:
+            self._new.remove(host)
+            host.lost = True
+            self._wanted += 1
+        else:
+            self._kept.append(sorted_out)
 
     def _sort(self, peer: bytes, pieces: list[Any]) -> tuple[Host, m.FromNode | ProtocolError, list[Any]] | None:
         host = self._peers.get(peer)
@@ -215,8 +236,13 @@ class Joining:
 
     def returning(self) -> list[tuple[int, dict[int, Sequence[int | None]]]]:
         """The hosts that were started again, with the seeds of their workers."""
-        back, self._back = self._back, {}
-        return sorted(back.items())
+        return sorted(self._back.items())
+
+    def returned(self, index: int, *, whole: bool) -> None:
+        """A host is back, or will not come: in that case the next who wants it starts it again."""
+        del self._back[index]
+        if not whole:
+            self._wanted = max(0, self._wanted - 1)
 
     def wait_for(self, old: Host) -> Host:
         """Wait for the node that takes the place of a lost one."""
@@ -231,7 +257,7 @@ class Joining:
         end = None if limit_s is None else time.monotonic() + limit_s
         patient_until = time.monotonic() + _PATIENCE_S  # another may be lost meanwhile, and is dealt with afterwards
         while not self._new:
-            self.receive(_LOOK_S)
+            self._keep_next()
             problem = self._launcher.failure()
             if problem and time.monotonic() > patient_until:
                 raise LaunchError(f"a node could not come back: {problem}")
@@ -247,16 +273,16 @@ class Joining:
         lines = [f"{name}: {text.strip()[-500:]}" for name, text in self._launcher.logs().items() if text.strip()]
         return "Their last words: " + " | ".join(lines) if lines else ""
 
-    def close(self, hosts: list[Host], limit_s: float) -> None:
+    def close(self, limit_s: float) -> None:
         """Let the nodes close within the limit, then end them."""
         end = time.monotonic() + limit_s
         hub = self._hub
         if hub is not None:
             while (got := hub.receive(0.0)) is not None:
                 self._sort(*got)  # who has come back meanwhile has another connection
-            for host in hosts:
+            for host in self.members:
                 host.tell(m.Close(limit_s=limit_s))
-            waiting = {host.peer for host in hosts}
+            waiting = {host.peer for host in self.members}
             while waiting and time.monotonic() < end:
                 got = hub.receive(min(_LOOK_S, max(0.0, end - time.monotonic())))
                 if got is not None and _says_goodbye(got[1]):

@@ -61,6 +61,10 @@ class Lending:
         if encoded is not None:
             self._send(host, number, encoded)
 
+    def waits(self, host: Host) -> bool:
+        """Whether weights wait for the policy of this host to be on its way."""
+        return any(index == host.index for index, _ in self._later)
+
     def give(self, host: Host, memory: SharedArrays, encoded: Encoded) -> None:
         """Send weights to a host, or keep them until it has been told of their memory."""
         number = self.number_of(memory)

@@ -103,6 +103,9 @@ class Member:
             while not self._service.ended and not self._leaving:
                 self._turn()
             _logger.info("the node ends: %s", self._why)
+        except BaseException as error:
+            self._why = f"{type(error).__name__}: {words_of(error)}"[:1000]
+            raise
         finally:
             self._flush()
             self._link.send([m.encode(m.Leave(reason=self._why))])

@@ -13,16 +13,16 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from clusterenv.errors import LaunchError, ProtocolError
-from clusterenv.node.base import Loss, Message
+from clusterenv.node.base import Loss
 from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.joining import Joining
 from clusterenv.node.lending import Lending
-from clusterenv.node.records import CODEC, attachment_to_data, pack_message, unpack_reply, unpack_report
-from clusterenv.node.rows import copy_block, copy_rows, living, step_frames, unanswered
+from clusterenv.node.mail import Mail
+from clusterenv.node.records import CODEC, attachment_to_data, unpack_report
+from clusterenv.node.rows import copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
 from clusterenv.transport.arena import Command
 from clusterenv.wire import messages as m
-from clusterenv.worker.actor import Attachment, Fragment
 from clusterenv.worker.loop import Reply
 from clusterenv.worker.report import Report
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from clusterenv.node.host import Host
     from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena
-    from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
+    from clusterenv.worker.actor import Attachment
     from clusterenv.worker.describe import BlockDescription
 
 _logger = logging.getLogger(__name__)
@@ -46,14 +46,17 @@ _logger = logging.getLogger(__name__)
 _LOOK_S, _SUSPECT_S = 0.25, 0.5
 # A request that was not answered for this long goes out again: it, or its answer, may have been lost.
 _AGAIN_S = 5.0
+# How many messages are taken at most before somebody looks at what they brought.
+_AT_ONCE = 1_000
 # For memory that a node makes once its environments are built, and for the last words of a worker that we end.
 _MEMORY_S, _LAST_WORDS_S = 60.0, 1.0
 
 
-class RemoteNode:
+class RemoteNode(Mail):
     """All nodes of a cluster on other hosts."""
 
     def __init__(self, order: Any, num_envs: int, cluster: Remote, launcher: Launcher | None = None) -> None:
+        super().__init__()
         self.closed = False
         self.blocks: list[range] = []
         self._owner, self._order, self._num_envs = os.getpid(), order, num_envs
@@ -62,9 +65,6 @@ class RemoteNode:
         self._host_of: list[Host] = []  # by worker
         self._alive: list[bool] = []
         self._pids: list[int | None] = []
-        self._posted: dict[int, int] = {}  # workers that owe a reply, with the number of the request
-        self._replies: dict[int, Reply] = {}
-        self._played: list[tuple[int, Reply]] = []
         self._problems: dict[int, Reply | None] = {}  # of replacements
         self._losses: list[Loss] = []
         self._report = Report()
@@ -77,6 +77,7 @@ class RemoteNode:
 
     def start(self, limit_s: float | None) -> list[BlockDescription]:
         """Launch the nodes, wait until all have joined, and let each build its share."""
+        self._start_s = limit_s
         self._hosts, self.blocks = self._joining.gather(self._num_envs)
         self._host_of = [host for host in self._hosts for _ in host.workers]
         self._alive = [True] * len(self.blocks)
@@ -137,7 +138,7 @@ class RemoteNode:
         end = None if limit_s is None else time.monotonic() + limit_s
         while self._stepping or self._owes(workers):
             left = _LOOK_S if end is None else end - time.monotonic()
-            if not self._pump(left) and left <= 0:
+            if self._spent(left):
                 return self._owes(workers)
         return []
 
@@ -151,117 +152,14 @@ class RemoteNode:
 
     def listen(self) -> None:
         """Take what has arrived."""
-        while self._pump(0.0):
-            pass
+        for _ in range(_AT_ONCE):
+            if not self._pump(0.0):
+                return
 
     def reports(self) -> Report:
         """What has been reported since the last look."""
         report, self._report = self._report, Report()
         return report
-
-    # Messages.
-
-    def post(self, messages: Mapping[int, Message]) -> None:
-        """Send each worker its message; each answers with one reply."""
-        packed = {worker: pack_message(message) for worker, message in messages.items()}
-        for worker, data in packed.items():
-            self._replies.pop(worker, None)
-            host = self._host_of[worker]
-            if self._alive[worker]:
-                mine, replied = worker - host.workers.start, self._replied(worker, messages[worker])
-                self._posted[worker] = host.ask(m.Post, replied, worker=mine, message=data)
-
-    def _replied(self, worker: int, message: Message) -> Callable[[m.Answer, Sequence[Any]], None]:
-        results = len(message.arguments[0]) if message.name == "call" else None
-
-        def take(answer: m.Answer, frames: Sequence[Any]) -> None:
-            if self._posted.get(worker) != answer.number:
-                return  # a call that was given up
-            if answer.error or answer.value:
-                self._replies[worker] = self._reply(worker, message.name, answer, frames, results)
-            del self._posted[worker]  # last: an answer that was interrupted on the way comes again
-
-        return take
-
-    def _reply(
-        self, worker: int, name: str, answer: m.Answer, frames: Sequence[Any], results: int | None = None
-    ) -> Reply:
-        if answer.error:
-            return Reply(error=answer.error)
-        reply = unpack_reply(answer.value, self.blocks[worker], name, results)
-        if isinstance(reply.value, Fragment):
-            self._lending.take_fragment(self._bound(), self.blocks[worker], reply.value, frames)
-        elif isinstance(reply.value, Report):
-            copy_block(self._bound(), self.blocks[worker], frames)
-        return reply
-
-    def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
-        """As `post`; every node makes memory of its own for its workers, in the place of this."""
-        number = self._lending.number_of(memory)
-        by_host: dict[int, list[int]] = {}
-        for worker in messages:
-            if self._alive[worker]:
-                by_host.setdefault(self._host_of[worker].index, []).append(worker)
-        for index, workers in by_host.items():
-            host, message = self._hosts[index], messages[workers[0]]
-            data = CODEC.pack(self._lending.data_of(message, memory))
-            mine = [worker - host.workers.start for worker in workers]
-            asked = host.ask(m.Lend, self._lent(host), workers=mine, name=message.name, memory=number, message=data)
-            for worker in workers:
-                self._replies.pop(worker, None)
-                self._posted[worker] = asked
-            self._lending.lent(host, number)
-
-    def _lent(self, host: Host) -> Callable[[m.Answer, Sequence[Any]], None]:
-        def take(answer: m.Answer, frames: Sequence[Any]) -> None:
-            waiting = [worker for worker in host.workers if self._posted.get(worker) == answer.number]
-            replies = {} if answer.error else CODEC.unpack(answer.value)
-            for worker in waiting:
-                del self._posted[worker]
-                mine = worker - host.workers.start
-                if answer.error:
-                    self._replies[worker] = Reply(error=answer.error)
-                elif mine in replies:
-                    self._replies[worker] = replies[mine]
-
-        return take
-
-    def tell(self, worker: int, order: tuple[Any, ...] | None) -> None:
-        """Give a streaming worker its next order, or None to end its stream."""
-        if not self._alive[worker]:
-            return
-        host = self._host_of[worker]
-
-        def played(answer: m.Answer, frames: Sequence[Any]) -> None:
-            if answer.error or answer.value:
-                self._played.append((worker, self._reply(worker, "play", answer, frames)))
-
-        host.ask(m.Tell, played, worker=worker - host.workers.start, order=order)
-
-    def played(self, limit_s: float) -> list[tuple[int, Reply]]:
-        """The fragments that have arrived; wait for the first at most `limit_s`."""
-        if not self._played:
-            self._pump(limit_s)
-        while self._pump(0.0):
-            pass
-        played, self._played = self._played, []
-        return [(worker, reply) for worker, reply in played if self._alive[worker]]
-
-    def halt(self, fragments: Fragments) -> None:
-        """Whoever plays stops after the step that it is in."""
-        for host in self._hosts:
-            host.tell(m.Halt())
-
-    def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
-        """The replies of these workers that arrive within the limit; a lost worker has none."""
-        end = None if limit_s is None else time.monotonic() + limit_s
-        while any(worker not in self._replies and worker in self._posted and self._alive[worker] for worker in workers):
-            left = _LOOK_S if end is None else end - time.monotonic()
-            if not self._pump(left) and left <= 0:
-                break
-        else:
-            self._pump(0.0)  # nobody owes anything: why, may be on its way
-        return {worker: self._replies.pop(worker) for worker in workers if worker in self._replies}
 
     # Weights.
 
@@ -276,14 +174,15 @@ class RemoteNode:
 
     def may_give(self, host: int) -> bool:
         """Whether the host has taken the last weights that it was given."""
-        return not self._hosts[host].giving and not self._hosts[host].lost
+        target = self._hosts[host]
+        return not target.giving and not target.lost and not self._lending.waits(target)
 
     def wait_taken(self, limit_s: float | None) -> None:
         """Wait until every host that is not lost has taken the last weights that it was given."""
         end = None if limit_s is None else time.monotonic() + limit_s
         while any(host.giving and not host.lost for host in self._hosts):
             left = _LOOK_S if end is None else end - time.monotonic()
-            if not self._pump(left) and left <= 0:
+            if self._spent(left):
                 return
 
     def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
@@ -327,8 +226,12 @@ class RemoteNode:
             self._joining.replace(host, mine, seeds)
             return
         host.lives[mine] += 1
+        life = host.lives[mine]
+        self._problems.pop(worker, None)
 
         def replaced(answer: m.Answer, frames: Sequence[Any]) -> None:
+            if host.lives[mine] != life:
+                return  # it came too late, and was replaced again
             if answer.error:
                 self._problems[worker] = Reply(error=answer.error)
                 return
@@ -337,7 +240,7 @@ class RemoteNode:
             self._pids[worker] = pid
             self._alive[worker] = problem is None
 
-        host.ask(m.Replace, replaced, worker=mine, seeds=list(seeds), limit_s=60.0)
+        host.ask(m.Replace, replaced, worker=mine, seeds=list(seeds), limit_s=self._start_s)
 
     def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """Wait for replacements to be built; return what went wrong with those that could not be."""
@@ -346,32 +249,39 @@ class RemoteNode:
         waiting = [worker for worker in workers if not self._alive[worker] and not self._host_of[worker].lost]
         while any(worker not in self._problems for worker in waiting if not self._host_of[worker].lost):
             left = _LOOK_S if end is None else end - time.monotonic()
-            if not self._pump(left) and left <= 0:
+            if self._spent(left):
                 break
         problems = {worker: self._problems.pop(worker, None) for worker in workers}
-        for worker in waiting:
+        for worker in workers:
             if problems[worker] is None and not self._alive[worker]:
-                self._losses.append(Loss(worker, f"its environments were not built within {limit_s} s", None, None))
+                self._losses.append(Loss(worker, f"it did not come back within {limit_s} s", None, None))
         return {worker: problem for worker, problem in problems.items() if problem is not None}
 
     def _bring_back(self, limit_s: float | None) -> None:
         """Wait for nodes that take the place of lost ones, and let them build what was lost."""
         for index, seeds in self._joining.returning():
-            old = self._hosts[index]
-            host = self._joining.wait_for(old)
-            self._hosts[index] = host
-            for worker in host.workers:
-                self._host_of[worker] = host
-            found: dict[int, Any] = {}
-            ask_to_build(host, self._order, limit_s, found)
-            self._until(lambda: bool(found), limit_s, "build their environments")  # noqa: B023 (called at once)
-            raise_remote_start_error(host.name, found[index])
-            bound: dict[int, list[int | None]] = {}
-            ask_to_bind(host, self._spaces, seeds, bound)
-            self._until(lambda: bool(bound), _MEMORY_S, "make their memory")  # noqa: B023 (called at once)
-            for worker, pid in zip(host.workers, bound[index], strict=True):
-                self._alive[worker], self._pids[worker] = True, pid
-                self._problems[worker] = None
+            whole = False
+            try:
+                self._welcome_back(index, seeds, limit_s)
+                whole = True
+            finally:
+                self._joining.returned(index, whole=whole)
+
+    def _welcome_back(self, index: int, seeds: Any, limit_s: float | None) -> None:
+        host = self._joining.wait_for(self._hosts[index])
+        self._hosts[index] = host
+        for worker in host.workers:
+            self._host_of[worker] = host
+        found: dict[int, Any] = {}
+        ask_to_build(host, self._order, limit_s, found)
+        self._until(lambda: bool(found), limit_s, "build their environments")
+        raise_remote_start_error(host.name, found[index])
+        bound: dict[int, list[int | None]] = {}
+        ask_to_bind(host, self._spaces, seeds, bound)
+        self._until(lambda: bool(bound), _MEMORY_S, "make their memory")
+        for worker, pid in zip(host.workers, bound[index], strict=True):
+            self._alive[worker], self._pids[worker] = True, pid
+            self._problems[worker] = None
 
     def alive(self, worker: int) -> bool:
         """Whether a worker is not lost."""
@@ -394,7 +304,7 @@ class RemoteNode:
         if os.getpid() != self._owner:
             return  # the sockets and the nodes are still the parent's
         limit = 5.0 if limit_s is None else limit_s
-        self._joining.close([host for host in self._hosts if not host.lost], limit)
+        self._joining.close(limit)
         if self._arena is not None:
             self._arena.close()
 
@@ -415,6 +325,11 @@ class RemoteNode:
             self._look_after_hosts(now)
         return received is not None
 
+    def _spent(self, left_s: float) -> bool:
+        """Take a message; whether the time of a wait is over. However much a node may say, it comes to its end."""
+        came = self._pump(left_s)
+        return left_s <= 0 and (not came or left_s < -_LAST_WORDS_S)
+
     def _take(self, host: Host, message: m.FromNode | ProtocolError, frames: Sequence[Any]) -> None:
         host.heard_s = time.monotonic()
         try:
@@ -428,6 +343,7 @@ class RemoteNode:
             elif isinstance(message, m.Lost):
                 self._take_loss(host, message)
             elif isinstance(message, m.Beat):
+                host.seen = max(host.seen, message.seen)
                 self._lending.take_progress(host.workers, message.progress)
             elif isinstance(message, m.Leave):
                 self._give_up(host, f"its node {host.name} left: {message.reason}")
@@ -450,6 +366,8 @@ class RemoteNode:
         if message.worker >= len(host.blocks) or message.life != host.lives[message.worker]:
             return
         worker = host.workers.start + message.worker
+        if not {message.slot, message.torn} <= {None, *self.blocks[worker]}:
+            raise ProtocolError(f"worker {worker} was lost in slot {message.slot}, which it does not have.")
         self._record(worker, Loss(worker, message.cause, message.slot, message.torn, message.reported))
 
     def _look_after_hosts(self, now: float) -> None:
@@ -480,7 +398,7 @@ class RemoteNode:
         end = None if limit_s is None else time.monotonic() + limit_s + _LAST_WORDS_S
         while not done():
             left = _LOOK_S if end is None else end - time.monotonic()
-            if not self._pump(left) and left <= 0:
+            if self._spent(left):
                 raise LaunchError(f"the nodes did not {what} within {limit_s} s. {self._joining.last_words()}")
             if lost := [loss for loss in self._losses if self._host_of[loss.worker].lost]:
                 raise LaunchError(f"{lost[0].cause}. {self._joining.last_words()}")

@@ -116,7 +116,7 @@ class Service:
         """Take a message of the head."""
         message = m.decode_from_head(frames)
         if isinstance(message, m.Request):
-            turn = self._answering.arrived(message.number, message.settled)
+            turn = self._answering.arrived(message.number, message.settled, message.arrived)
             if turn is Turn.NEW:
                 self._carry_out(message, frames[1:])
             elif turn is Turn.DONE:
@@ -151,7 +151,7 @@ class Service:
         }
         try:
             handlers[type(request)](request, frames)
-        except (ClusterEnvError, TypeError, ValueError, LookupError) as error:
+        except (ClusterEnvError, TypeError, ValueError, LookupError, OSError, MemoryError) as error:
             words = words_of(error) or type(error).__name__
             _logger.warning("request %d (%s): %s", request.number, type(request).__name__, words)
             self._answer(request.number, error=words)
@@ -281,6 +281,8 @@ class Service:
 
     def _replace(self, request: m.Replace, frames: Sequence[Any]) -> None:
         node, worker = self._local(), request.worker
+        if node.alive(worker):  # the word that it is given up has not come through
+            node.lose(worker, "it is replaced")
         self._tell_losses()
         self._stepper().forget(worker)
         self._told.pop(worker, None)

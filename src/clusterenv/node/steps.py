@@ -62,6 +62,8 @@ class Steps:
         expect(frames, (0 if request.whole else 1) + 1 + len(arena.action), "a step")
         rows = None if request.whole else self._rows(frames[0])
         numbers, *actions = frames if request.whole else frames[1:]
+        if self._lock_step is not None:  # the head has given it up and goes on: whoever is late was ended
+            self._finish_lock_step(*self._lock_step)
         new = self._new(rows, numbers)
         # Actions first: a worker that is at work looks at the numbers, and takes every row that is asked for.
         for array, frame in zip(arena.action, actions, strict=True):
@@ -80,19 +82,20 @@ class Steps:
     def progress(self) -> None:
         """Look for a short while whether something is ready, and send it."""
         if self._lock_step is not None:
-            number, whole, rows = self._lock_step
-            if self._node.wait(self._everybody, _LOCK_STEP_S):
-                return
-            self._lock_step = None
-            report = pack_report(self._node.reports())
-            header = m.encode(m.Rows(number=number, report=report, whole=whole))
-            self._done(number, [header, *self._frames(rows)])
+            if not self._node.wait(self._everybody, _LOCK_STEP_S):
+                self._finish_lock_step(*self._lock_step)
             return
         self._node.listen()
         if not self._show_ready():
             self._node.wait_any(_SINGLE_S)
             self._node.look()
             self._show_ready()
+
+    def _finish_lock_step(self, number: int, whole: bool, rows: RowIndex | None) -> None:
+        self._lock_step = None
+        report = pack_report(self._node.reports())
+        header = m.encode(m.Rows(number=number, report=report, whole=whole))
+        self._done(number, [header, *self._frames(rows)])
 
     def _show_ready(self) -> bool:
         arena = self._arena

@@ -33,7 +33,7 @@ SCHEME = "tcp+curve"
 MAX_FRAME_BYTES = 2**30
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS, _HEARTBEAT_TTL_MS = 2_000, 6_000, 10_000
 _HANDSHAKE_MS = 5_000
-_RECONNECT_MS, _RECONNECT_MAX_MS = 200, 10_000
+_RECONNECT_MS, _RECONNECT_MAX_MS, _CONNECT_MS = 200, 2_000, 3_000
 # Whole messages that wait in a socket. An honest node sends no more than it was asked for, which is less. A full socket
 # is no means to slow a node down: libzmq hears no heartbeat through it, and closes the connection.
 _FROM_NODE, _FROM_HEAD = 512, 4_096
@@ -173,6 +173,7 @@ class Link:
         sock.immediate = 1
         sock.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         sock.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        sock.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
         sock.sndhwm, sock.rcvhwm = _FROM_NODE, _FROM_HEAD
         sock.curve_serverkey = keys.server.encode()
         sock.curve_publickey, sock.curve_secretkey = keys.public.encode(), keys.secret.encode()

@@ -4,8 +4,7 @@ A message is a list of frames. The first is the header, one of the classes below
 by a tag. The others are bytes of arrays whose sizes both sides know beforehand. Whatever does not fit a class exactly
 raises ProtocolError: unknown tags, missing fields, other types, texts that are too long.
 
-Requests of the head are numbered, and a node carries out each number once (`cluster.requests`). `settled` says that
-everything up to that number was answered and will not be asked for again.
+Requests of the head are numbered, and a node carries out each number once (`cluster.requests`).
 
 Workers are counted within their node here, slots within the batch.
 """
@@ -125,13 +124,14 @@ class Refuse(Message, frozen=True):
 
 
 class Request(Message, frozen=True):
-    """What all requests have."""
+    """What all requests have. The answers up to `settled` have come, and those behind it that are `arrived`."""
 
     number: Number
     settled: Number
+    arrived: Annotated[tuple[Number, ...], Meta(max_length=1_000_000)] = ()
 
 
-class Build(Request, frozen=True):
+class Build(Request, frozen=True, kw_only=True):
     """Start workers with these blocks of slots. `recipes` is packed: how each slot's environment is made."""
 
     blocks: Annotated[list[tuple[Number, Number]], Meta(max_length=_MAX_WORKERS)]
@@ -139,13 +139,13 @@ class Build(Request, frozen=True):
     limit_s: Seconds | None
 
 
-class Bind(Request, frozen=True):
+class Bind(Request, frozen=True, kw_only=True):
     """The spaces agreed by all (packed). The node makes its arena for them."""
 
     spaces: bytes
 
 
-class Step(Request, frozen=True):
+class Step(Request, frozen=True, kw_only=True):
     """Step slots: all of the node in lock step, or some and answer as they finish. Frames as in `wire.frames`."""
 
     lock_step: bool
@@ -153,14 +153,14 @@ class Step(Request, frozen=True):
     objects: bytes = b""  # packed actions that fit no array, by worker and row
 
 
-class Post(Request, frozen=True):
+class Post(Request, frozen=True, kw_only=True):
     """A message for one worker: the name of a method and its arguments, packed."""
 
     worker: Worker
     message: bytes
 
 
-class Lend(Request, frozen=True):
+class Lend(Request, frozen=True, kw_only=True):
     """A message for workers that share memory, which the node makes once for every `memory` number."""
 
     workers: Annotated[list[Worker], Meta(max_length=_MAX_WORKERS)]
@@ -169,14 +169,14 @@ class Lend(Request, frozen=True):
     message: bytes
 
 
-class Tell(Request, frozen=True):
+class Tell(Request, frozen=True, kw_only=True):
     """The next order of a streaming worker, or the end of its stream."""
 
     worker: Worker
     order: tuple[Number, bool, bool] | None
 
 
-class Weights(Request, frozen=True):
+class Weights(Request, frozen=True, kw_only=True):
     """A version of the weights; the payload is the frame that follows."""
 
     memory: Number
@@ -186,7 +186,7 @@ class Weights(Request, frozen=True):
     digest: Annotated[bytes, Meta(max_length=64)]
 
 
-class Replace(Request, frozen=True):
+class Replace(Request, frozen=True, kw_only=True):
     """Start a fresh worker in the place of a lost one and wait until it is built."""
 
     worker: Worker
