@@ -75,3 +75,12 @@ def test_versions_before_the_policy_is_there_are_no_trouble(caplog: pytest.LogCa
 )
 def test_hosts_share_slots_that_are_too_few(num_envs: int, wanted: list[int], shares: list[int]) -> None:
     assert share(num_envs, wanted) == shares
+
+
+def test_a_fragment_that_fits_no_frame_is_refused_with_numbers() -> None:
+    torch.manual_seed(0)
+    with pole("tcp:nodes=1,workers=1") as envs:
+        envs.attach(CleanRL(4, 2), seed=1)
+        with pytest.raises(clusterenv.ConfigError, match=r"GiB of observations, more than the 1 GiB"):
+            envs.rollout(10_000_000)
+        assert envs.rollout(3).T == 3

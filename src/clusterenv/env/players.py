@@ -94,7 +94,9 @@ class Players:
         self._fragments = Fragments.create(spec)
         if before is not None:  # only now: a size that is refused leaves everything as it was
             before.close()
-        self.watch = Watch(self._fragments.progress, self._timeouts.step_s)
+        step_s = self._timeouts.step_s
+        limit_s = None if step_s is None else step_s + self._engine.node.news_s
+        self.watch = Watch(self._fragments.progress, limit_s)
 
     def equip(self) -> list[int]:
         """Give every worker what it does not have yet. Workers lost on the way are replaced, or raise.

@@ -55,6 +55,10 @@ class Node(Protocol):
     def blocks(self) -> Sequence[range]:
         """The slots of each worker."""
 
+    @property
+    def news_s(self) -> float:
+        """How old what is known of the steps that workers have played may be, in seconds."""
+
     def start(self, limit_s: float | None) -> list[BlockDescription]:
         """Build every block and say what it is."""
 

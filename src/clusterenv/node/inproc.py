@@ -122,6 +122,11 @@ class InprocNode:
         return 0
 
     @property
+    def news_s(self) -> float:
+        """The head sees the steps in shared memory."""
+        return 0.0
+
+    @property
     def hosts(self) -> list[range]:
         """One host: this one."""
         return [range(len(self.blocks))]

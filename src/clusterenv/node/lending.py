@@ -7,12 +7,14 @@ number. Weights go to a node once it has the policy; one version at a time, so t
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
-from clusterenv.errors import ProtocolError
+from clusterenv.errors import ConfigError, ProtocolError
 from clusterenv.node.columns import columns_from_frames
 from clusterenv.node.records import attachment_to_data, fragment_spec_to_data
 from clusterenv.transport.fragments import Fragments
+from clusterenv.transport.sockets import MAX_FRAME_BYTES
 from clusterenv.wire import messages as m
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from clusterenv.node.host import Host
     from clusterenv.sync.codec import Encoded
     from clusterenv.transport.arena import Arena
+    from clusterenv.transport.fragments import FragmentSpec
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.actor import Fragment
 
@@ -51,8 +54,10 @@ class Lending:
         """What a node must know to make its own memory, and the policy for it."""
         if message.name == "attach":
             return attachment_to_data(message.arguments[0])
-        self.fragments = Fragments(message.arguments[0], memory)
-        return fragment_spec_to_data(message.arguments[0])
+        spec = message.arguments[0]
+        _check_frames(spec)
+        self.fragments = Fragments(spec, memory)
+        return fragment_spec_to_data(spec)
 
     def lent(self, host: Host, number: int) -> None:
         """A host has been told of a memory: weights that waited for that can go."""
@@ -101,3 +106,16 @@ class Lending:
         """How many steps each worker of a host has played."""
         if self.fragments is not None and len(progress) == len(workers):
             self.fragments.progress[workers.start : workers.stop] = progress
+
+
+def _check_frames(spec: FragmentSpec) -> None:
+    """Raise ConfigError if a worker's part of a fragment does not fit one frame: it would break the connection."""
+    slots = -(-spec.num_envs // spec.num_workers)
+    for leaf in spec.observation:
+        size = (spec.steps + 1) * slots * leaf.dtype.itemsize * math.prod(leaf.shape)
+        if size > MAX_FRAME_BYTES:
+            raise ConfigError(
+                f"{spec.steps} steps of {slots} slots have {size / 2**30:.1f} GiB of observations, more than the "
+                f"{MAX_FRAME_BYTES / 2**30:.0f} GiB that a worker on another host may send at once. Use fewer steps or "
+                "more workers."
+            )

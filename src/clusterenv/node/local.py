@@ -202,6 +202,11 @@ class LocalNode:
         return self._handles[worker].token
 
     @property
+    def news_s(self) -> float:
+        """The head sees the steps in shared memory."""
+        return 0.0
+
+    @property
     def hosts(self) -> list[range]:
         """One host: this one."""
         return [range(len(self.blocks))]

@@ -124,6 +124,8 @@ class Mail:
         def take(answer: m.Answer, frames: Sequence[Any]) -> None:
             waiting = [worker for worker in host.workers if self._posted.get(worker) == answer.number]
             replies = {} if answer.error else CODEC.unpack(answer.value)
+            if type(replies) is not dict or not all(isinstance(reply, Reply) for reply in replies.values()):
+                raise ProtocolError("something else than replies came from workers that were lent memory.")
             for worker in waiting:
                 del self._posted[worker]
                 mine = worker - host.workers.start

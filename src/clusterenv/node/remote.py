@@ -87,7 +87,7 @@ class RemoteNode(Mail):
             ask_to_build(host, self._order, limit_s, found)
         self._until(lambda: len(found) == len(self._hosts), limit_s, "build their environments")
         for host in self._hosts:
-            raise_remote_start_error(host.name, found[host.index])
+            raise_remote_start_error(host.name, len(host.blocks), found[host.index])
         return [each for host in self._hosts for each in found[host.index]]
 
     def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
@@ -164,6 +164,11 @@ class RemoteNode(Mail):
     # Weights.
 
     @property
+    def news_s(self) -> float:
+        """Nodes tell of the steps with their beats, of which one may be late."""
+        return 3 * self._joining.beat_s
+
+    @property
     def hosts(self) -> list[range]:
         """The workers of each host."""
         return [host.workers for host in self._hosts]
@@ -236,6 +241,8 @@ class RemoteNode(Mail):
                 self._problems[worker] = Reply(error=answer.error)
                 return
             problem, pid = CODEC.unpack(answer.value)
+            if not isinstance(problem, Reply | None) or not isinstance(pid, int | None):
+                raise ProtocolError(f"a replacement was answered with a {type(problem).__name__}.")
             self._problems[worker] = problem
             self._pids[worker] = pid
             self._alive[worker] = problem is None
@@ -275,7 +282,7 @@ class RemoteNode(Mail):
         found: dict[int, Any] = {}
         ask_to_build(host, self._order, limit_s, found)
         self._until(lambda: bool(found), limit_s, "build their environments")
-        raise_remote_start_error(host.name, found[index])
+        raise_remote_start_error(host.name, len(host.blocks), found[index])
         bound: dict[int, list[int | None]] = {}
         ask_to_bind(host, self._spaces, seeds, bound)
         self._until(lambda: bool(bound), _MEMORY_S, "make their memory")

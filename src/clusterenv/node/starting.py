@@ -49,11 +49,12 @@ def raise_start_errors(
         raise WorkersMissing(arrived, expected, limit_s or 0.0, hint)
 
 
-def raise_remote_start_error(node: str, found: object) -> None:
-    """Raise what kept a node on another host from building its environments, if anything did."""
+def raise_remote_start_error(node: str, blocks: int, found: object) -> None:
+    """Raise what kept a node on another host from building these blocks, if anything did."""
     if isinstance(found, str):
         raise LaunchError(f"node {node} could not build its environments: {found}")
-    if isinstance(found, Failure):
+    if isinstance(found, Failure) and isinstance(found.error, Exception) and isinstance(found.traceback, str):
         raise build_error(found) from found.error
-    if not isinstance(found, list) or not all(isinstance(each, BlockDescription) for each in found):
+    described = isinstance(found, list) and all(isinstance(each, BlockDescription) for each in found)
+    if not isinstance(found, list) or not described or len(found) != blocks:
         raise LaunchError(f"node {node} answered with something else than a description of its environments.")
