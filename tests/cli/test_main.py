@@ -42,7 +42,10 @@ def test_an_unfinished_command_is_wrong_usage(arguments: list[str], capsys: pyte
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trainx"], "ConfigError: unknown command 'trainx'. Did you mean 'train'? Known: plot, train.\n"),
+        (
+            ["trainx"],
+            "ConfigError: unknown command 'trainx'. Did you mean 'train'? Known: doctor, join, node, plot, train.\n",
+        ),
         (["train", "pop"], "ConfigError: unknown algorithm 'pop'. Did you mean 'ppo'? Known: ppo.\n"),
     ],
 )

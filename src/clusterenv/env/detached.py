@@ -192,10 +192,10 @@ class Detached:
             copy.decider.force()
         self._consider(request=False)
 
-    def restock(self) -> None:
-        """Hosts that have lost their weights, because they were lost themselves, get them again."""
-        if any(copy.life != self.engine.node.host_life(copy.host) for copy in self._copies):
-            self._consider(request=False)
+    def catch_up(self) -> None:
+        """Workers were just given the policy: now their hosts can take weights that they should have by now."""
+        self.engine.node.wait_taken(self._timeouts.call_s)
+        self._consider(request=False)
 
     def before_request(self) -> None:
         """Steps are about to be asked of the workers."""

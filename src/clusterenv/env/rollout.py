@@ -42,8 +42,8 @@ def _play(detached: Detached) -> list[Piece]:
     todo = players.everybody
     try:
         while todo:
-            players.equip()
-            detached.restock()
+            if players.equip():
+                detached.catch_up()
             node.post({worker: Message("play", (_BUFFER, False, players.begins_afresh(worker))) for worker in todo})
             replies = players.wait(todo)
             for worker, reply in replies.items():

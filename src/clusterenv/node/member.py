@@ -96,9 +96,10 @@ class Member:
 
     def run(self) -> None:
         """Serve until the end."""
+        before: dict[signal.Signals, Any] = {}
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError):  # not in the main thread: a test
-                signal.signal(number, self._stop)
+                before[number] = signal.signal(number, self._stop)
         try:
             while not self._service.ended and not self._leaving:
                 self._turn()
@@ -110,6 +111,8 @@ class Member:
             self._flush()
             self._link.send([m.encode(m.Leave(reason=self._why))])
             self._service.close(0.0)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _stop(self, number: int, frame: Any) -> None:
         self._stopping = self._noticed = True
