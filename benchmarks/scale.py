@@ -150,7 +150,6 @@ def _weights(node: RemoteNode, count: int) -> dict[str, Any]:
     weights = {"w": np.zeros(2_500_000, np.float32)}
     spec = WeightSpec.of(weights)
     memory = SharedArrays.create(weights_layout(spec))
-    number = node._lending.number_of(memory)
     times = []
     for version in range(5):
         weights["w"] += 1.0
@@ -159,9 +158,9 @@ def _weights(node: RemoteNode, count: int) -> dict[str, Any]:
         began = time.perf_counter()
         encoded, decoded = once.encode(None), Decoded(Version(0, version), spec.flatten(weights))
         for host in range(count):
-            node._hosts[host].memories.add(number)
+            node._crew.hosts[host].memories.add(memory.number)
             node.give(host, memory, encoded, decoded)
-        while not all(node.may_give(host) for host in range(count)):
+        while not all(node.may_give(host, memory) for host in range(count)):
             node.wait_any(0.1)
         times.append(time.perf_counter() - began)
     memory.close()

@@ -13,7 +13,8 @@ from clusterenv.cli import node as command
 from clusterenv.cli.exits import NOT_STARTED, OK, USAGE
 from clusterenv.cli.main import main
 from clusterenv.node.member import Membership
-from clusterenv.transport.security import NodeKeys, make_keys, write_key_file
+from clusterenv.private import write_private
+from clusterenv.transport.security import NodeKeys, make_keys
 from clusterenv.transport.sockets import Address
 from tests.cli.kit import PROGRAM
 
@@ -31,7 +32,7 @@ def keys() -> NodeKeys:
 @pytest.fixture
 def key_file(tmp_path: pathlib.Path, keys: NodeKeys) -> str:
     path = tmp_path / "node.key"
-    write_key_file(path, keys)
+    write_private(path, keys.text())
     return str(path)
 
 

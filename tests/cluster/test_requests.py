@@ -118,7 +118,7 @@ class Channel(RuleBasedStateMachine):
 
     @invariant()
     def only_what_is_not_settled_is_kept(self) -> None:
-        open_now = [n for n in range(1, self.asked + 1) if self.asking.waits_for(n)]
+        open_now = list(self.asking._open)
         assert sorted([*open_now, *self.delivered]) == list(range(1, self.asked + 1))
         kept = {int(answer.split()[1]) for answer in self.answering.kept()}
         assert len(kept) == len(self.answering.kept())

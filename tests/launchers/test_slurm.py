@@ -210,23 +210,13 @@ def test_a_folder_that_cannot_be_used_is_told(fakes: Fakes, tmp_path: pathlib.Pa
     assert fakes.calls("sbatch") == []
 
 
-def test_keys_are_never_written_through_a_link(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "target").write_text("precious")
-    (tmp_path / "keys").symlink_to(tmp_path / "target")
-    with pytest.raises(FileExistsError):
-        slurm_module._write_private(tmp_path / "keys", KEYS)
-    assert (tmp_path / "target").read_text() == "precious"
-
-
 @pytest.mark.parametrize("umask", [0o000, 0o077, 0o777])
-def test_keys_are_private_whatever_the_umask(tmp_path: pathlib.Path, umask: int) -> None:
+def test_the_folder_is_private_whatever_the_umask(tmp_path: pathlib.Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        slurm_module._write_private(tmp_path / "keys", KEYS)
         folder = slurm_module._fresh_folder(str(tmp_path))
     finally:
         os.umask(before)
-    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o600
     assert folder.stat().st_mode & 0o777 in (0o700, 0o700 & ~umask)
 
 

@@ -84,3 +84,14 @@ def test_a_fragment_that_fits_no_frame_is_refused_with_numbers() -> None:
         with pytest.raises(clusterenv.ConfigError, match=r"GiB of observations, more than the 1 GiB"):
             envs.rollout(10_000_000)
         assert envs.rollout(3).T == 3
+
+
+def test_a_policy_that_was_never_played_leaves_nothing_behind() -> None:
+    torch.manual_seed(0)
+    with pole("tcp:nodes=2,workers=1") as envs:
+        envs.attach(CleanRL(4, 2), seed=1, sync="on-change")
+        envs.attach(CleanRL(4, 2), seed=1, sync="on-change")
+        assert np.isfinite(envs.rollout(3).logp).all()
+        envs.attach(CleanRL(4, 2), seed=1, sync="never")
+        with envs.stream(steps=3) as batches:
+            assert np.isfinite(next(batches).logp).all()

@@ -21,7 +21,8 @@ from clusterenv.cli.exits import NOT_STARTED, OK
 from clusterenv.errors import LaunchError
 from clusterenv.node import member
 from clusterenv.node.member import Membership, run_node
-from clusterenv.transport.security import NodeKeys, RunKeys, make_keys, write_key_file
+from clusterenv.private import write_private
+from clusterenv.transport.security import NodeKeys, RunKeys, make_keys
 from clusterenv.transport.sockets import Address, Hub, Link
 from clusterenv.wire import messages as m
 from clusterenv.wire.frames import split
@@ -52,7 +53,7 @@ def node(folder: pathlib.Path, keys: NodeKeys, port: int, *, stdin: bool = False
     key_file = "-"
     if not stdin:
         key_file = str(folder / "node.key")
-        write_key_file(pathlib.Path(key_file), keys)
+        write_private(pathlib.Path(key_file), keys.text())
     words = [
         "--head",
         Address(HOST, port).url,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterenv.errors import ConfigError
-from clusterenv.transport.security import make_keys, parse_keys, read_key_file, write_key_file
+from clusterenv.private import write_private
+from clusterenv.transport.security import make_keys, parse_keys, read_key_file
 
 if TYPE_CHECKING:
     import pathlib
@@ -52,48 +51,23 @@ def test_secrets_are_not_shown() -> None:
         assert keys.node.secret not in shown
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_a_key_file_is_for_its_owner_alone(path: pathlib.Path, umask: int) -> None:
-    before = os.umask(umask)
-    try:
-        write_key_file(path, make_keys().node)
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
 def test_a_key_file_comes_back_as_it_was(path: pathlib.Path) -> None:
     keys = make_keys().node
-    write_key_file(path, keys)
+    write_private(path, keys.text())
     assert read_key_file(path) == keys
-
-
-def test_an_existing_file_is_never_overwritten(path: pathlib.Path) -> None:
-    path.write_text("mine")
-    with pytest.raises(ConfigError, match="cannot be made: File exists"):
-        write_key_file(path, make_keys().node)
-    assert path.read_text() == "mine"
 
 
 def test_a_link_is_never_followed(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     target = tmp_path / "target"
     path.symlink_to(target)
-    with pytest.raises(ConfigError, match="cannot be made"):
-        write_key_file(path, make_keys().node)
-    assert not target.exists()
-    write_key_file(target, make_keys().node)
+    write_private(target, make_keys().node.text())
     with pytest.raises(ConfigError, match=re.escape(f"{str(path)!r} cannot be read")):
         read_key_file(path)
 
 
-def test_a_folder_that_is_not_there(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
-        write_key_file(tmp_path / "no" / "node.key", make_keys().node)
-
-
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o601, 0o666])
 def test_a_file_that_others_can_touch_is_refused(path: pathlib.Path, mode: int) -> None:
-    write_key_file(path, make_keys().node)
+    write_private(path, make_keys().node.text())
     path.chmod(mode)
     with pytest.raises(ConfigError, match=rf"others can read the key file .* \(mode {mode:04o}\): chmod 600 it"):
         read_key_file(path)
@@ -188,23 +162,3 @@ def test_any_value_in_any_field_is_refused_or_kept(data: Any) -> None:
         return  # equal to 1
     with pytest.raises(ConfigError):
         parse_keys(json.dumps(parts))
-
-
-def test_two_writers_of_one_file(path: pathlib.Path) -> None:
-    """One wins, the other is told; the file is whole."""
-    problems: list[ConfigError] = []
-    keys = [make_keys().node for _ in range(8)]
-
-    def write(number: int) -> None:
-        try:
-            write_key_file(path, keys[number])
-        except ConfigError as error:
-            problems.append(error)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(problems) == 7
-    assert read_key_file(path) in keys

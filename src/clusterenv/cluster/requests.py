@@ -64,10 +64,6 @@ class Asking(Generic[T]):
         """A request with this number goes out."""
         self._open[number] = _Asked(request, now_s)
 
-    def waits_for(self, number: int) -> bool:
-        """Whether this request is not answered yet."""
-        return number in self._open
-
     def answered(self, number: int) -> bool:
         """An answer has come. False if it had come before, or nobody asked."""
         if self._open.pop(number, None) is None:

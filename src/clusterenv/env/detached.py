@@ -262,7 +262,7 @@ class Detached:
         for copy in self._copies:
             if copy.life != node.host_life(copy.host):
                 copy.life, copy.held = node.host_life(copy.host), None
-            if not node.may_give(copy.host):
+            if not node.may_give(copy.host, self._memory):
                 continue
             reason = copy.decider.consider(
                 Situation(

@@ -115,7 +115,6 @@ def make_vec(
         >>> envs.close()
     """
     spec = _find_spec(id)
-    module = id.rpartition(":")[0] if isinstance(id, str) else ""
     merged = {**spec.kwargs, **kwargs}
     num_envs = check_num_envs(merged.pop("num_envs", num_envs))
     vectorization_mode = merged.pop("vectorization_mode", vectorization_mode)
@@ -128,10 +127,14 @@ def make_vec(
         _refuse_for_vector(base, vector_kwargs, wrappers, slot_kwargs)
         envs = ClusterEnv.from_blocks(VectorFactory(base, merged), num_envs, **shared)
     else:
-        factories = _factories(EnvFactory(base, merged, wrappers, module), slot_kwargs, num_envs)
+        factories = _factories(EnvFactory(base, merged, wrappers, _module_of(id)), slot_kwargs, num_envs)
         envs = ClusterEnv(factories, **{**shared, **vector_kwargs})
     envs.spec = _spec_of(base, merged, num_envs, mode, vector_kwargs, wrappers)
     return envs
+
+
+def _module_of(id: str | EnvSpec) -> str:
+    return id.rpartition(":")[0] if isinstance(id, str) else ""
 
 
 def _without_kwargs(spec: EnvSpec) -> EnvSpec:

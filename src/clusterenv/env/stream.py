@@ -55,7 +55,8 @@ class Stream:
         players = detached.players
         players.prepare(detached.fragment_spec(steps, buffers=buffers))
         players.fragments.stop[:] = 0
-        players.equip()
+        if players.equip():
+            detached.catch_up()
         try:
             self._closed, turns.pending = False, Pending.STREAM
             self._start(players.everybody)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import pathlib
 import secrets
 import shlex
 from typing import TYPE_CHECKING
 
 from clusterenv.errors import LaunchError
+from clusterenv.private import write_private
 
 if TYPE_CHECKING:
     from clusterenv.clusters import Join
@@ -46,13 +46,10 @@ class JoinLauncher:
         token = self._path()
         try:
             token.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            write_private(token, job.keys)
         except OSError as error:
             raise LaunchError(f"the token file {str(token)!r} cannot be made: {error.strerror}.") from error
         self._token = token
-        with os.fdopen(fd, "w") as file:
-            os.fchmod(fd, 0o600)
-            file.write(job.keys + "\n")
         _logger.warning(
             "waiting for %d nodes. Copy the token file to each machine (or paste what is in it when asked), and run "
             "there:\n  %s",

@@ -32,6 +32,7 @@ from clusterenv.launchers.slurm_words import (
     submit_environment,
 )
 from clusterenv.launchers.tail import file_tail, last_lines
+from clusterenv.private import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,8 +80,8 @@ class SlurmLauncher:
         try:
             folder = self._folder = _fresh_folder(self._cluster.folder)
             keys = folder / "keys"
-            _write_private(keys, job.keys)
-            _write_private(folder / "job.sh", batch_script(self._cluster, job.line(str(keys)), str(keys)))
+            write_private(keys, job.keys)
+            write_private(folder / "job.sh", batch_script(self._cluster, job.line(str(keys)), str(keys)))
             self._job = self._submit(folder)
             self._watch = _Watch(self._job)
         except BaseException:
@@ -238,16 +239,6 @@ def _fresh_folder(base: str) -> pathlib.Path:
         return pathlib.Path(tempfile.mkdtemp(prefix="slurm-", dir=where))
     except OSError as error:
         raise LaunchError(f"folder={str(where)!r} cannot be used: {error}. Set folder= to another.") from error
-
-
-def _write_private(path: pathlib.Path, text: str) -> None:
-    """Write a new file that only we can read."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(fd, "w") as file:
-        os.fchmod(fd, 0o600)  # whatever the umask took away
-        file.write(text.rstrip("\n") + "\n")
-        file.flush()
-        os.fsync(fd)  # hosts read it over the network as soon as the job starts
 
 
 def _by_task(output: str) -> dict[str, str]:

@@ -116,8 +116,8 @@ class Node(Protocol):
     def host_life(self, host: int) -> int:
         """Another number whenever the host may have lost the weights that it was given."""
 
-    def may_give(self, host: int) -> bool:
-        """Whether the host has taken the last weights that it was given."""
+    def may_give(self, host: int, memory: SharedArrays) -> bool:
+        """Whether the host can take weights for this memory: it is not lost, and has taken the last ones."""
 
     def wait_taken(self, limit_s: float | None) -> None:
         """Wait until every host has taken the last weights that it was given."""

@@ -35,7 +35,9 @@ class Host:
         blocks: their slots.
         heard_s: when it was last heard.
         lost: whether it is given up.
+        generation: how often its place was taken by another node.
         lives: how often each of its workers was replaced.
+        spoilt: how often it could not use the weights that it was given.
         giving: whether weights are on their way to it.
         reminded_s: when it was last reminded of single slots.
         seen: the last request that it is known to have taken.
@@ -50,7 +52,9 @@ class Host:
     blocks: list[range] = field(default_factory=list)
     heard_s: float = field(default_factory=time.monotonic)
     lost: bool = False
+    generation: int = 0
     lives: list[int] = field(default_factory=list)
+    spoilt: int = 0
     giving: bool = False
     reminded_s: float = 0.0
     seen: int = 0

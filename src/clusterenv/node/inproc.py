@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterenv.node.base import Message
-from clusterenv.transport.weights import WeightBuffer
+from clusterenv.node.here import Here
 from clusterenv.worker.loop import POLICY_CALLS, Reply, policy_problem
 from clusterenv.worker.report import BuildError, Report
 from clusterenv.worker.station import Station
@@ -19,16 +19,13 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.node.base import Loss
-    from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena, Command
-    from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
-    from clusterenv.worker.actor import Attachment
     from clusterenv.worker.base import Block
     from clusterenv.worker.describe import BlockDescription
 
 
-class InprocNode:
+class InprocNode(Here):
     """Runs each block where it is called. No limit can be kept: there is nobody else to keep it."""
 
     def __init__(self, builders: Sequence[Callable[[], Block]], blocks: Sequence[range]) -> None:
@@ -70,9 +67,6 @@ class InprocNode:
             if rows:
                 self._report.extend(block.step(rows, values))
             have[rows] = want[rows]
-
-    def check_attachable(self, attachment: Attachment) -> None:
-        """Any policy can be handed over on one host."""
 
     def check_sendable(self, actions: Sequence[Any]) -> None:
         """Anything can be handed over within a process."""
@@ -120,35 +114,6 @@ class InprocNode:
     def incarnation(self, worker: int) -> int:
         """There is never another."""
         return 0
-
-    @property
-    def news_s(self) -> float:
-        """The head sees the steps in shared memory."""
-        return 0.0
-
-    @property
-    def hosts(self) -> list[range]:
-        """One host: this one."""
-        return [range(len(self.blocks))]
-
-    def host_life(self, host: int) -> int:
-        """Weights in shared memory outlive every worker."""
-        return 0
-
-    def may_give(self, host: int) -> bool:
-        """Weights are taken at once."""
-        return True
-
-    def wait_taken(self, limit_s: float | None) -> None:
-        """Weights are taken at once."""
-
-    def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
-        """Put the weights where the workers find them."""
-        WeightBuffer(memory).put(decoded.version, decoded.flat)
-
-    def halt(self, fragments: Fragments) -> None:
-        """Whoever plays stops after the step that it is in."""
-        fragments.stop[:] = 1
 
     def _answer(self, worker: int, name: str, arguments: tuple[Any, ...]) -> Reply:
         if name == "stream":

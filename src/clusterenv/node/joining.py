@@ -52,7 +52,6 @@ class Joining:
         self._hub: Hub | None = None
         self._hosts: dict[str, Host] = {}  # by incarnation, those that are welcome
         self._peers: dict[bytes, Host] = {}
-        self._lives: dict[int, int] = {}
         self._wanted = cluster.nodes  # how many more may come in
         self._new: list[Host] = []
         self._refused: collections.deque[str] = collections.deque(maxlen=10)
@@ -215,14 +214,6 @@ class Joining:
 
     # After a loss.
 
-    def life(self, index: int) -> int:
-        """How often a host was replaced, or lost its weights."""
-        return self._lives.get(index, 0)
-
-    def forget_weights(self, index: int) -> None:
-        """The host has no weights that it could use."""
-        self._lives[index] = self.life(index) + 1
-
     def replace(self, host: Host, worker: int, seeds: Sequence[int | None]) -> None:
         """A worker of a lost host is wanted again: start the host again, once for all its workers."""
         if host.index not in self._back:
@@ -238,18 +229,18 @@ class Joining:
         """The hosts that were started again, with the seeds of their workers."""
         return sorted(self._back.items())
 
-    def returned(self, index: int, *, whole: bool) -> None:
-        """A host is back, or will not come: in that case the next who wants it starts it again."""
-        del self._back[index]
-        if not whole:
-            self._wanted = max(0, self._wanted - 1)
-
     def wait_for(self, old: Host) -> Host:
-        """Wait for the node that takes the place of a lost one."""
-        self._wait_for_one()
+        """Wait for the node that takes the place of a lost one; if it does not come, the next caller tries again."""
+        try:
+            self._wait_for_one()
+        except BaseException:
+            self._wanted -= 1
+            raise
+        finally:
+            del self._back[old.index]
         host = self._new.pop()
         self._settle(host, old.index, old.workers, old.blocks)
-        self._lives[old.index] = self.life(old.index) + 1
+        host.generation = old.generation + 1
         return host
 
     def _wait_for_one(self) -> None:

@@ -18,7 +18,7 @@ from clusterenv.transport.sockets import MAX_FRAME_BYTES
 from clusterenv.wire import messages as m
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from clusterenv.node.base import Message
     from clusterenv.node.host import Host
@@ -32,23 +32,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Lending:
-    """The memory of the head that nodes have counterparts of.
+    """The memory of the head that nodes have counterparts of."""
 
-    Args:
-        forget: called with the index of a host that could not use the weights it was sent.
-    """
-
-    def __init__(self, forget: Callable[[int], None]) -> None:
-        self._forget = forget
-        self._memories: list[SharedArrays] = []  # whose index + 1 is their number
-        self._later: dict[tuple[int, int], Encoded] = {}  # weights for a policy that is on its way, by host and memory
+    def __init__(self) -> None:
+        # Weights that wait for the policy of a host to be on its way, with the number of their memory.
+        self._later: dict[int, tuple[int, Encoded]] = {}
         self.fragments: Fragments | None = None
-
-    def number_of(self, memory: SharedArrays) -> int:
-        """The number of a memory."""
-        if not any(memory is each for each in self._memories):
-            self._memories.append(memory)
-        return next(number for number, each in enumerate(self._memories, start=1) if each is memory)
 
     def data_of(self, message: Message, memory: SharedArrays) -> Any:
         """What a node must know to make its own memory, and the policy for it."""
@@ -62,28 +51,29 @@ class Lending:
     def lent(self, host: Host, number: int) -> None:
         """A host has been told of a memory: weights that waited for that can go."""
         host.memories.add(number)
-        encoded = self._later.pop((host.index, number), None)
-        if encoded is not None:
-            self._send(host, number, encoded)
+        if self._waits(host, number):
+            self._send(host, *self._later.pop(host.index))
 
-    def waits(self, host: Host) -> bool:
-        """Whether weights wait for the policy of this host to be on its way."""
-        return any(index == host.index for index, _ in self._later)
+    def may_give(self, host: Host, memory: SharedArrays) -> bool:
+        """Whether a host can take weights for this memory. Those that wait for another were never wanted."""
+        return not host.giving and not host.lost and not self._waits(host, memory.number)
 
     def give(self, host: Host, memory: SharedArrays, encoded: Encoded) -> None:
         """Send weights to a host, or keep them until it has been told of their memory."""
-        number = self.number_of(memory)
-        if number in host.memories:
-            self._send(host, number, encoded)
+        if memory.number in host.memories:
+            self._send(host, memory.number, encoded)
         else:
-            self._later[host.index, number] = encoded
+            self._later[host.index] = (memory.number, encoded)
+
+    def _waits(self, host: Host, number: int) -> bool:
+        return host.index in self._later and self._later[host.index][0] == number
 
     def _send(self, host: Host, number: int, encoded: Encoded) -> None:
         def taken(answer: m.Answer, frames: Sequence[Any]) -> None:
             host.giving = False
             if answer.error:
                 _logger.warning("node %s could not use its weights and gets them whole: %s", host.name, answer.error)
-                self._forget(host.index)
+                host.spoilt += 1
 
         host.giving = True
         base = None if encoded.base_version is None else tuple(encoded.base_version)

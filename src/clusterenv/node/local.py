@@ -19,12 +19,12 @@ from clusterenv.errors import LaunchError, ResultError
 from clusterenv.node.base import Loss, Message
 from clusterenv.node.board import Board
 from clusterenv.node.handle import WorkerHandle
+from clusterenv.node.here import Here
 from clusterenv.node.starting import raise_start_errors
 from clusterenv.node.supervisor import Supervisor, search_path
 from clusterenv.transport.arena import Command
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack, pack_by_value
 from clusterenv.transport.wake import check_supported
-from clusterenv.transport.weights import WeightBuffer
 from clusterenv.worker.loop import PLAYED, SETUP, Binding, Reply, Setup
 from clusterenv.worker.report import Report, failure_of
 
@@ -34,11 +34,8 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.config import Local
-    from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena
-    from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
-    from clusterenv.worker.actor import Attachment
     from clusterenv.worker.base import Block
     from clusterenv.worker.describe import BlockDescription
 
@@ -53,7 +50,7 @@ _FRAME_S = 30.0
 _SPARE_DESCRIPTORS = 12
 
 
-class LocalNode:
+class LocalNode(Here):
     """Supervises the workers of this host."""
 
     def __init__(self, builders: Sequence[Callable[[], Block]], blocks: Sequence[range], cluster: Local) -> None:
@@ -110,9 +107,6 @@ class LocalNode:
                 worker for worker in workers if self._send_packed(self._handles[worker], pack_by_value(actions[worker]))
             ]
         self._board.ask(workers, command)
-
-    def check_attachable(self, attachment: Attachment) -> None:
-        """Any policy can be handed over on one host."""
 
     def check_sendable(self, actions: Sequence[Any]) -> None:
         """Raise ResultError if actions that travel as messages cannot be pickled, before anything is asked for."""
@@ -200,35 +194,6 @@ class LocalNode:
     def incarnation(self, worker: int) -> int:
         """Another number for every process that takes this worker's place."""
         return self._handles[worker].token
-
-    @property
-    def news_s(self) -> float:
-        """The head sees the steps in shared memory."""
-        return 0.0
-
-    @property
-    def hosts(self) -> list[range]:
-        """One host: this one."""
-        return [range(len(self.blocks))]
-
-    def host_life(self, host: int) -> int:
-        """Weights in shared memory outlive every worker."""
-        return 0
-
-    def may_give(self, host: int) -> bool:
-        """Weights are taken at once."""
-        return True
-
-    def wait_taken(self, limit_s: float | None) -> None:
-        """Weights are taken at once."""
-
-    def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
-        """Put the weights where the workers find them."""
-        WeightBuffer(memory).put(decoded.version, decoded.flat)
-
-    def halt(self, fragments: Fragments) -> None:
-        """Whoever plays stops after the step that it is in."""
-        fragments.stop[:] = 1
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """The replies of these workers that arrive within the limit; a lost worker has none."""

@@ -1,11 +1,7 @@
-"""Messages to single workers on other hosts, and their replies: resets, calls, policies, orders to play.
-
-This is a half of `RemoteNode`; it stands here to keep that readable.
-"""
+"""Messages to single workers on other hosts, and their replies: resets, calls, policies, orders to play."""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from clusterenv.errors import ProtocolError
@@ -20,61 +16,62 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterenv.node.base import Message
+    from clusterenv.node.crew import Crew
     from clusterenv.node.host import Host
     from clusterenv.node.lending import Lending
     from clusterenv.transport.arena import Arena
-    from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
 
-_LOOK_S = 0.25
+    Handler = Callable[[m.Answer, Sequence[Any]], None]
 
 
 class Mail:
-    """post, lend, tell, and what comes back."""
+    """What was sent to workers and is not answered, and what was answered and not fetched.
 
-    blocks: list[range]
-    _hosts: list[Host]
-    _host_of: list[Host]  # by worker
-    _alive: list[bool]
-    _lending: Lending
+    Args:
+        crew: the workers.
+        lending: the memory that they are lent.
+        arena: of the head.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, crew: Crew, lending: Lending, arena: Arena) -> None:
+        self._crew, self._lending, self._arena = crew, lending, arena
         self._posted: dict[int, int] = {}  # workers that owe a reply, with the number of the request
         self._replies: dict[int, Reply] = {}
         self._played: list[tuple[int, Reply]] = []
 
-    # What the other half has.
+    def owes(self, worker: int) -> bool:
+        """Whether a worker has a message that it has not answered."""
+        return worker in self._posted
 
-    def incarnation(self, worker: int) -> int:
-        """Another number for every process that takes this worker's place."""
-        raise NotImplementedError
+    def forget(self, worker: int) -> None:
+        """A worker is lost: it owes nothing."""
+        self._posted.pop(worker, None)
 
-    def listen(self) -> None:
-        """Take what has arrived."""
-        raise NotImplementedError
+    def take_replies(self, workers: Sequence[int]) -> dict[int, Reply]:
+        """The replies of these workers that have arrived."""
+        return {worker: self._replies.pop(worker) for worker in workers if worker in self._replies}
 
-    def _pump(self, limit_s: float) -> bool:
-        raise NotImplementedError
+    def take_played(self) -> list[tuple[int, Reply]]:
+        """The fragments of streaming workers that have arrived."""
+        played, self._played = self._played, []
+        return [(worker, reply) for worker, reply in played if self._crew.alive[worker]]
 
-    def _spent(self, left_s: float) -> bool:
-        raise NotImplementedError
-
-    def _bound(self) -> Arena:
-        raise NotImplementedError
-
-    # Messages.
+    @property
+    def has_played(self) -> bool:
+        """Whether a fragment has arrived."""
+        return bool(self._played)
 
     def post(self, messages: Mapping[int, Message]) -> None:
         """Send each worker its message; each answers with one reply."""
         packed = {worker: pack_message(message) for worker, message in messages.items()}
         for worker, data in packed.items():
             self._replies.pop(worker, None)
-            host = self._host_of[worker]
-            if self._alive[worker]:
-                mine, replied = worker - host.workers.start, self._replied(worker, messages[worker])
-                self._posted[worker] = host.ask(m.Post, replied, worker=mine, message=data)
+            if self._crew.alive[worker]:
+                host, replied = self._crew.host_of(worker), self._replied(worker, messages[worker])
+                self._posted[worker] = host.ask(m.Post, replied, worker=self._crew.within(worker), message=data)
 
-    def _replied(self, worker: int, message: Message) -> Callable[[m.Answer, Sequence[Any]], None]:
+    def _replied(self, worker: int, message: Message) -> Handler:
         expected = None
         if message.name in ("call", "play"):
             expected = len(message.arguments[0]) if message.name == "call" else message.arguments[0]
@@ -88,88 +85,60 @@ class Mail:
 
         return take
 
-    def _reply(
-        self, worker: int, name: str, answer: m.Answer, frames: Sequence[Any], expected: int | None = None
-    ) -> Reply:
+    def _reply(self, worker: int, name: str, answer: m.Answer, frames: Sequence[Any], expected: int | None) -> Reply:
         """A reply that was checked; `expected` is how many results a call has, or the buffer that was to be filled."""
         if answer.error:
             return Reply(error=answer.error)
-        reply = unpack_reply(answer.value, self.blocks[worker], name, expected if name == "call" else None)
+        block = self._crew.blocks[worker]
+        reply = unpack_reply(answer.value, block, name, expected if name == "call" else None)
         if isinstance(reply.value, Fragment):
             if reply.value.buffer != expected:
                 raise ProtocolError(f"buffer {reply.value.buffer} was filled in place of {expected}.")
-            self._lending.take_fragment(self._bound(), self.blocks[worker], reply.value, frames)
+            self._lending.take_fragment(self._arena, block, reply.value, frames)
         elif isinstance(reply.value, Report):
-            copy_block(self._bound(), self.blocks[worker], frames)
+            copy_block(self._arena, block, frames)
         return reply
 
     def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
         """As `post`; every node makes memory of its own for its workers, in the place of this."""
-        number = self._lending.number_of(memory)
-        by_host: dict[int, list[int]] = {}
-        for worker in messages:
-            if self._alive[worker]:
-                by_host.setdefault(self._host_of[worker].index, []).append(worker)
-        for index, workers in by_host.items():
-            host, message = self._hosts[index], messages[workers[0]]
+        living = [worker for worker in messages if self._crew.alive[worker]]
+        for index, workers in self._crew.by_host(living).items():
+            host, message = self._crew.hosts[index], messages[workers[0]]
             data = CODEC.pack(self._lending.data_of(message, memory))
-            mine = [worker - host.workers.start for worker in workers]
-            asked = host.ask(m.Lend, self._lent(host), workers=mine, name=message.name, memory=number, message=data)
+            mine = [self._crew.within(worker) for worker in workers]
+            fields = {"workers": mine, "name": message.name, "memory": memory.number, "message": data}
+            asked = host.ask(m.Lend, self._lent(host), **fields)
             for worker in workers:
                 self._replies.pop(worker, None)
                 self._posted[worker] = asked
-            self._lending.lent(host, number)
+            self._lending.lent(host, memory.number)
 
-    def _lent(self, host: Host) -> Callable[[m.Answer, Sequence[Any]], None]:
+    def _lent(self, host: Host) -> Handler:
         def take(answer: m.Answer, frames: Sequence[Any]) -> None:
-            waiting = [worker for worker in host.workers if self._posted.get(worker) == answer.number]
             replies = {} if answer.error else CODEC.unpack(answer.value)
             if type(replies) is not dict or not all(isinstance(reply, Reply) for reply in replies.values()):
                 raise ProtocolError("something else than replies came from workers that were lent memory.")
-            for worker in waiting:
-                del self._posted[worker]
-                mine = worker - host.workers.start
+            for mine, worker in enumerate(host.workers):
+                if self._posted.get(worker) != answer.number:
+                    continue
                 if answer.error:
                     self._replies[worker] = Reply(error=answer.error)
                 elif mine in replies:
                     self._replies[worker] = replies[mine]
+                del self._posted[worker]
 
         return take
 
     def tell(self, worker: int, order: tuple[Any, ...] | None) -> None:
         """Give a streaming worker its next order, or None to end its stream."""
-        if not self._alive[worker]:
+        if not self._crew.alive[worker]:
             return
-        host, life = self._host_of[worker], self.incarnation(worker)
+        life, buffer = self._crew.incarnation(worker), None if order is None else order[0]
 
         def played(answer: m.Answer, frames: Sequence[Any]) -> None:
             # What a worker has played that was lost since must not reach the memory that its replacement fills.
-            if (answer.error or answer.value) and self._alive[worker] and self.incarnation(worker) == life:
-                buffer = None if order is None else order[0]
+            same = self._crew.alive[worker] and self._crew.incarnation(worker) == life
+            if same and (answer.error or answer.value):
                 self._played.append((worker, self._reply(worker, "play", answer, frames, buffer)))
 
-        host.ask(m.Tell, played, worker=worker - host.workers.start, order=order)
-
-    def played(self, limit_s: float) -> list[tuple[int, Reply]]:
-        """The fragments that have arrived; wait for the first at most `limit_s`."""
-        if not self._played:
-            self._pump(limit_s)
-        self.listen()
-        played, self._played = self._played, []
-        return [(worker, reply) for worker, reply in played if self._alive[worker]]
-
-    def halt(self, fragments: Fragments) -> None:
-        """Whoever plays stops after the step that it is in."""
-        for host in self._hosts:
-            host.tell(m.Halt())
-
-    def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
-        """The replies of these workers that arrive within the limit; a lost worker has none."""
-        end = None if limit_s is None else time.monotonic() + limit_s
-        while any(worker not in self._replies and worker in self._posted and self._alive[worker] for worker in workers):
-            left = _LOOK_S if end is None else end - time.monotonic()
-            if self._spent(left):
-                break
-        else:
-            self._pump(0.0)  # nobody owes anything: why, may be on its way
-        return {worker: self._replies.pop(worker) for worker in workers if worker in self._replies}
+        self._crew.host_of(worker).ask(m.Tell, played, worker=self._crew.within(worker), order=order)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from clusterenv.errors import LaunchError, ProtocolError
 from clusterenv.node.base import Loss
 from clusterenv.node.building import ask_to_bind, ask_to_build
+from clusterenv.node.crew import Crew
 from clusterenv.node.joining import Joining
 from clusterenv.node.lending import Lending
 from clusterenv.node.mail import Mail
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
 
     from clusterenv.clusters import Remote
     from clusterenv.launchers.base import Launcher
+    from clusterenv.node.base import Message
     from clusterenv.node.host import Host
     from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena
+    from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.actor import Attachment
     from clusterenv.worker.describe import BlockDescription
@@ -48,56 +51,59 @@ _LOOK_S, _SUSPECT_S = 0.25, 0.5
 _AGAIN_S = 5.0
 # How many messages are taken at most before somebody looks at what they brought.
 _AT_ONCE = 1_000
+# A host fails to use its weights fewer times than this before it is replaced.
+_SPOILT = 1_000_000
 # For memory that a node makes once its environments are built, and for the last words of a worker that we end.
 _MEMORY_S, _LAST_WORDS_S = 60.0, 1.0
 
 
-class RemoteNode(Mail):
+class RemoteNode:
     """All nodes of a cluster on other hosts."""
 
     def __init__(self, order: Any, num_envs: int, cluster: Remote, launcher: Launcher | None = None) -> None:
-        super().__init__()
         self.closed = False
-        self.blocks: list[range] = []
         self._owner, self._order, self._num_envs = os.getpid(), order, num_envs
         self._joining = Joining(cluster, launcher)
-        self._hosts: list[Host] = []
-        self._host_of: list[Host] = []  # by worker
-        self._alive: list[bool] = []
-        self._pids: list[int | None] = []
+        self._crew = Crew()
+        self._lending = Lending()
         self._problems: dict[int, Reply | None] = {}  # of replacements
         self._losses: list[Loss] = []
         self._report = Report()
         self._stepping: set[int] = set()  # hosts in lock step
-        self._lending = Lending(self._joining.forget_weights)
         self._looked_s = self._pumped_s = time.monotonic()
         self._arena: Arena | None = None
+        self._mail: Mail | None = None
+
+    @property
+    def blocks(self) -> list[range]:
+        """The slots of each worker, once the nodes have joined."""
+        return self._crew.blocks
 
     # Start.
 
     def start(self, limit_s: float | None) -> list[BlockDescription]:
         """Launch the nodes, wait until all have joined, and let each build its share."""
         self._start_s = limit_s
-        self._hosts, self.blocks = self._joining.gather(self._num_envs)
-        self._host_of = [host for host in self._hosts for _ in host.workers]
-        self._alive = [True] * len(self.blocks)
-        self._pids = [None] * len(self.blocks)
+        self._crew.assemble(*self._joining.gather(self._num_envs))
+        hosts = self._crew.hosts
         found: dict[int, Any] = {}
-        for host in self._hosts:
+        for host in hosts:
             ask_to_build(host, self._order, limit_s, found)
-        self._until(lambda: len(found) == len(self._hosts), limit_s, "build their environments")
-        for host in self._hosts:
+        self._until(lambda: len(found) == len(hosts), limit_s, "build their environments")
+        for host in hosts:
             raise_remote_start_error(host.name, len(host.blocks), found[host.index])
-        return [each for host in self._hosts for each in found[host.index]]
+        return [each for host in hosts for each in found[host.index]]
 
     def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Let every node make its own arena for these spaces."""
         self._arena, self._spaces = arena, (observation_space, action_space)
+        self._mail = Mail(self._crew, self._lending, arena)
+        hosts = self._crew.hosts
         bound: dict[int, list[int | None]] = {}
-        for host in self._hosts:
+        for host in hosts:
             ask_to_bind(host, self._spaces, None, bound)
-        self._until(lambda: len(bound) == len(self._hosts), _MEMORY_S, "make their memory")
-        self._pids = [pid for host in self._hosts for pid in bound[host.index]]
+        self._until(lambda: len(bound) == len(hosts), _MEMORY_S, "make their memory")
+        self._crew.pids = [pid for host in hosts for pid in bound[host.index]]
 
     # Steps.
 
@@ -106,17 +112,14 @@ class RemoteNode(Mail):
     ) -> None:
         """Send each node the rows that it shall step, in one message."""
         arena, lock_step = self._bound(), command is not Command.SEND
-        for host in {id(self._host_of[worker]): self._host_of[worker] for worker in workers}.values():
+        for index in self._crew.by_host(workers):
+            host = self._crew.hosts[index]
             if host.lost:
                 continue
-            whole = command is Command.STEP and all(self._alive[worker] for worker in host.workers)
-            frames = step_frames(
-                arena,
-                host.slots,
-                whole=whole,
-                alive=living(host.blocks, [self._alive[worker] for worker in host.workers]),
-            )
-            if not whole and not frames[0].nbytes and not lock_step:
+            alive = living(host.blocks, self._crew.alive_of(host))
+            whole = command is Command.STEP and alive is None
+            frames = step_frames(arena, host.slots, whole=whole, alive=alive)
+            if not lock_step and not frames[0].nbytes:
                 continue
             packed = b""
             if actions is not None:
@@ -135,16 +138,12 @@ class RemoteNode(Mail):
 
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Wait until these workers have answered or are lost; return those that are late."""
-        end = None if limit_s is None else time.monotonic() + limit_s
-        while self._stepping or self._owes(workers):
-            left = _LOOK_S if end is None else end - time.monotonic()
-            if self._spent(left):
-                return self._owes(workers)
-        return []
+        in_time = self._wait_while(lambda: bool(self._stepping or self._late(workers)), limit_s)
+        return [] if in_time else self._late(workers)
 
-    def _owes(self, workers: Sequence[int]) -> list[int]:
+    def _late(self, workers: Sequence[int]) -> list[int]:
         late = set() if self._arena is None else unanswered(self._arena, self.blocks)
-        return [worker for worker in workers if self._alive[worker] and (worker in self._posted or worker in late)]
+        return [worker for worker in workers if self._crew.alive[worker] and (worker in late or self._owes(worker))]
 
     def wait_any(self, limit_s: float) -> bool:
         """Take the next message."""
@@ -161,6 +160,40 @@ class RemoteNode(Mail):
         report, self._report = self._report, Report()
         return report
 
+    # Messages.
+
+    def post(self, messages: Mapping[int, Message]) -> None:
+        """Send each worker its message; each answers with one reply."""
+        self._post_office().post(messages)
+
+    def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
+        """As `post`; every node makes memory of its own for its workers, in the place of this."""
+        self._post_office().lend(messages, memory)
+
+    def tell(self, worker: int, order: tuple[Any, ...] | None) -> None:
+        """Give a streaming worker its next order, or None to end its stream."""
+        self._post_office().tell(worker, order)
+
+    def played(self, limit_s: float) -> list[tuple[int, Reply]]:
+        """The fragments that have arrived; wait for the first at most `limit_s`."""
+        mail = self._post_office()
+        if not mail.has_played:
+            self._pump(limit_s)
+        self.listen()
+        return mail.take_played()
+
+    def halt(self, fragments: Fragments) -> None:
+        """Whoever plays stops after the step that it is in."""
+        for host in self._crew.hosts:
+            host.tell(m.Halt())
+
+    def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
+        """The replies of these workers that arrive within the limit; a lost worker has none."""
+        waited = self._wait_while(lambda: any(self._owes(w) and self._crew.alive[w] for w in workers), limit_s)
+        if waited:
+            self._pump(0.0)  # nobody owes anything: why, may be on its way
+        return self._post_office().take_replies(workers)
+
     # Weights.
 
     @property
@@ -171,28 +204,24 @@ class RemoteNode(Mail):
     @property
     def hosts(self) -> list[range]:
         """The workers of each host."""
-        return [host.workers for host in self._hosts]
+        return [host.workers for host in self._crew.hosts]
 
     def host_life(self, host: int) -> int:
         """Another number whenever the host may have lost the weights that it was given."""
-        return self._joining.life(host)
+        found = self._crew.hosts[host]
+        return found.generation * _SPOILT + found.spoilt
 
-    def may_give(self, host: int) -> bool:
-        """Whether the host has taken the last weights that it was given."""
-        target = self._hosts[host]
-        return not target.giving and not target.lost and not self._lending.waits(target)
+    def may_give(self, host: int, memory: SharedArrays) -> bool:
+        """Whether the host can take weights for this memory: it is not lost, and has taken the last ones."""
+        return self._lending.may_give(self._crew.hosts[host], memory)
 
     def wait_taken(self, limit_s: float | None) -> None:
         """Wait until every host that is not lost has taken the last weights that it was given."""
-        end = None if limit_s is None else time.monotonic() + limit_s
-        while any(host.giving and not host.lost for host in self._hosts):
-            left = _LOOK_S if end is None else end - time.monotonic()
-            if self._spent(left):
-                return
+        self._wait_while(lambda: any(host.giving and not host.lost for host in self._crew.hosts), limit_s)
 
     def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
         """Send weights to a host; once its policy is there, if that is still on its way."""
-        self._lending.give(self._hosts[host], memory, encoded)
+        self._lending.give(self._crew.hosts[host], memory, encoded)
 
     # Losses and replacements.
 
@@ -207,26 +236,23 @@ class RemoteNode(Mail):
 
     def lose(self, worker: int, cause: str) -> None:
         """End a worker, and wait a moment for its last words: in which slot it was."""
-        if not self._alive[worker]:
+        if not self._crew.alive[worker]:
             return
-        host = self._host_of[worker]
-        host.tell(m.Lose(worker=worker - host.workers.start, cause=cause))
-        end = time.monotonic() + _LAST_WORDS_S
-        while self._alive[worker] and time.monotonic() < end:
-            self._pump(end - time.monotonic())
-        self._record(worker, Loss(worker, cause, None, None))
+        self._crew.host_of(worker).tell(m.Lose(worker=self._crew.within(worker), cause=cause))
+        self._wait_while(lambda: self._crew.alive[worker], _LAST_WORDS_S)
+        self._record(Loss(worker, cause, None, None))
 
-    def _record(self, worker: int, loss: Loss) -> None:
-        if self._alive[worker]:
-            self._alive[worker] = False
-            self._pids[worker] = None
-            self._posted.pop(worker, None)
+    def _record(self, loss: Loss) -> None:
+        if self._crew.alive[loss.worker]:
+            self._crew.alive[loss.worker] = False
+            self._crew.pids[loss.worker] = None
+            if self._mail is not None:
+                self._mail.forget(loss.worker)
             self._losses.append(loss)
 
     def replace(self, worker: int, seeds: Sequence[int | None]) -> None:
         """Start a fresh worker in the place of a lost one; do not wait for it."""
-        host = self._host_of[worker]
-        mine = worker - host.workers.start
+        host, mine = self._crew.host_of(worker), self._crew.within(worker)
         if host.lost:
             self._joining.replace(host, mine, seeds)
             return
@@ -244,41 +270,30 @@ class RemoteNode(Mail):
             if not isinstance(problem, Reply | None) or not isinstance(pid, int | None):
                 raise ProtocolError(f"a replacement was answered with a {type(problem).__name__}.")
             self._problems[worker] = problem
-            self._pids[worker] = pid
-            self._alive[worker] = problem is None
+            self._crew.pids[worker] = pid
+            self._crew.alive[worker] = problem is None
 
         host.ask(m.Replace, replaced, worker=mine, seeds=list(seeds), limit_s=self._start_s)
 
     def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """Wait for replacements to be built; return what went wrong with those that could not be."""
-        self._bring_back(limit_s)
-        end = None if limit_s is None else time.monotonic() + limit_s
-        waiting = [worker for worker in workers if not self._alive[worker] and not self._host_of[worker].lost]
-        while any(worker not in self._problems for worker in waiting if not self._host_of[worker].lost):
-            left = _LOOK_S if end is None else end - time.monotonic()
-            if self._spent(left):
-                break
+        for index, seeds in self._joining.returning():
+            self._welcome_back(index, seeds, limit_s)
+
+        def building(worker: int) -> bool:
+            dead = not self._crew.alive[worker] and not self._crew.host_of(worker).lost
+            return dead and worker not in self._problems
+
+        self._wait_while(lambda: any(building(worker) for worker in workers), limit_s)
         problems = {worker: self._problems.pop(worker, None) for worker in workers}
         for worker in workers:
-            if problems[worker] is None and not self._alive[worker]:
+            if problems[worker] is None and not self._crew.alive[worker]:
                 self._losses.append(Loss(worker, f"it did not come back within {limit_s} s", None, None))
         return {worker: problem for worker, problem in problems.items() if problem is not None}
 
-    def _bring_back(self, limit_s: float | None) -> None:
-        """Wait for nodes that take the place of lost ones, and let them build what was lost."""
-        for index, seeds in self._joining.returning():
-            whole = False
-            try:
-                self._welcome_back(index, seeds, limit_s)
-                whole = True
-            finally:
-                self._joining.returned(index, whole=whole)
-
     def _welcome_back(self, index: int, seeds: Any, limit_s: float | None) -> None:
-        host = self._joining.wait_for(self._hosts[index])
-        self._hosts[index] = host
-        for worker in host.workers:
-            self._host_of[worker] = host
+        """Wait for the node that takes the place of a lost one, and let it build what was lost."""
+        self._crew.hosts[index] = host = self._joining.wait_for(self._crew.hosts[index])
         found: dict[int, Any] = {}
         ask_to_build(host, self._order, limit_s, found)
         self._until(lambda: bool(found), limit_s, "build their environments")
@@ -287,21 +302,20 @@ class RemoteNode(Mail):
         ask_to_bind(host, self._spaces, seeds, bound)
         self._until(lambda: bool(bound), _MEMORY_S, "make their memory")
         for worker, pid in zip(host.workers, bound[index], strict=True):
-            self._alive[worker], self._pids[worker] = True, pid
+            self._crew.alive[worker], self._crew.pids[worker] = True, pid
             self._problems[worker] = None
 
     def alive(self, worker: int) -> bool:
         """Whether a worker is not lost."""
-        return self._alive[worker]
+        return self._crew.alive[worker]
 
     def incarnation(self, worker: int) -> int:
         """Another number for every process that takes this worker's place."""
-        host = self._host_of[worker]
-        return self._joining.life(host.index) * 1_000_000 + host.lives[worker - host.workers.start]
+        return self._crew.incarnation(worker)
 
     def pids(self) -> list[int | None]:
         """The process of each worker, on its host."""
-        return list(self._pids)
+        return list(self._crew.pids)
 
     def close(self, limit_s: float | None) -> None:
         """Close the environments within the limit, then end everything."""
@@ -321,7 +335,7 @@ class RemoteNode(Mail):
         """Take one message, if one comes in time. Returns whether one did."""
         now = time.monotonic()
         if now - self._pumped_s > 1.0:  # we were away, and what they sent meanwhile is still unread
-            for host in self._hosts:
+            for host in self._crew.hosts:
                 host.heard_s = now
         self._pumped_s = now
         received = self._joining.receive(min(max(limit_s, 0.0), _LOOK_S))
@@ -336,6 +350,14 @@ class RemoteNode(Mail):
         """Take a message; whether the time of a wait is over. However much a node may say, it comes to its end."""
         came = self._pump(left_s)
         return left_s <= 0 and (not came or left_s < -_LAST_WORDS_S)
+
+    def _wait_while(self, busy: Callable[[], bool], limit_s: float | None) -> bool:
+        """Take messages while `busy` holds; False if the time was over before."""
+        end = None if limit_s is None else time.monotonic() + limit_s
+        while busy():
+            if self._spent(_LOOK_S if end is None else end - time.monotonic()):
+                return False
+        return True
 
     def _take(self, host: Host, message: m.FromNode | ProtocolError, frames: Sequence[Any]) -> None:
         host.heard_s = time.monotonic()
@@ -375,10 +397,10 @@ class RemoteNode(Mail):
         worker = host.workers.start + message.worker
         if not {message.slot, message.torn} <= {None, *self.blocks[worker]}:
             raise ProtocolError(f"worker {worker} was lost in slot {message.slot}, which it does not have.")
-        self._record(worker, Loss(worker, message.cause, message.slot, message.torn, message.reported))
+        self._record(Loss(worker, message.cause, message.slot, message.torn, message.reported))
 
     def _look_after_hosts(self, now: float) -> None:
-        for host in self._hosts:
+        for host in self._crew.hosts:
             if host.lost:
                 continue
             silent_s = now - host.heard_s
@@ -399,16 +421,20 @@ class RemoteNode(Mail):
         host.give_up()
         self._stepping.discard(host.index)
         for worker in host.workers:
-            self._record(worker, Loss(worker, cause, None, None, reported=False))
+            self._record(Loss(worker, cause, None, None, reported=False))
 
     def _until(self, done: Callable[[], bool], limit_s: float | None, what: str) -> None:
-        end = None if limit_s is None else time.monotonic() + limit_s + _LAST_WORDS_S
-        while not done():
-            left = _LOOK_S if end is None else end - time.monotonic()
-            if self._spent(left):
-                raise LaunchError(f"the nodes did not {what} within {limit_s} s. {self._joining.last_words()}")
-            if lost := [loss for loss in self._losses if self._host_of[loss.worker].lost]:
-                raise LaunchError(f"{lost[0].cause}. {self._joining.last_words()}")
+        lost: list[Loss] = []
+
+        def waiting() -> bool:
+            lost[:] = [loss for loss in self._losses if self._crew.host_of(loss.worker).lost]
+            return not done() and not lost
+
+        in_time = self._wait_while(waiting, None if limit_s is None else limit_s + _LAST_WORDS_S)
+        if lost and not done():
+            raise LaunchError(f"{lost[0].cause}. {self._joining.last_words()}")
+        if not in_time:
+            raise LaunchError(f"the nodes did not {what} within {limit_s} s. {self._joining.last_words()}")
 
     def _stepped(self, answer: m.Answer, frames: Sequence[Any]) -> None:
         """Steps are answered by rows; an answer says that they are under way, or what is wrong."""
@@ -419,3 +445,11 @@ class RemoteNode(Mail):
         if self._arena is None:
             raise LaunchError("the node has no arena yet; call bind() first")
         return self._arena
+
+    def _post_office(self) -> Mail:
+        if self._mail is None:
+            raise LaunchError("the node has no arena yet; call bind() first")
+        return self._mail
+
+    def _owes(self, worker: int) -> bool:
+        return self._mail is not None and self._mail.owes(worker)

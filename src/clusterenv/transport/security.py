@@ -97,14 +97,3 @@ def read_key_file(path: pathlib.Path) -> NodeKeys:
         return parse_keys(os.read(fd, _MAX_BYTES + 1).decode(errors="replace"))
     finally:
         os.close(fd)
-
-
-def write_key_file(path: pathlib.Path, keys: NodeKeys) -> None:
-    """Write a key file that only we can read; an existing file is never overwritten."""
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"the key file {str(path)!r} cannot be made: {error.strerror}.") from error
-    with os.fdopen(fd, "w") as file:
-        os.fchmod(fd, 0o600)
-        file.write(keys.text() + "\n")

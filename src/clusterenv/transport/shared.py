@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _LINE = 64  # every array begins on a cache line of its own
+# Every memory of a process has a number, by which other hosts know it.
+_numbers = itertools.count(1)
 
 
 class Field(NamedTuple):
@@ -47,6 +50,7 @@ class SharedArrays:
 
     def __init__(self, layout: Sequence[Field], memory: mmap.mmap, fd: int) -> None:
         self.fd = fd
+        self.number = next(_numbers)
         self.layout = tuple(layout)
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         offset = 0

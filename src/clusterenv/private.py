@@ -1,0 +1,23 @@
+"""Files that only their owner can read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pathlib
+
+
+def write_private(path: pathlib.Path, text: str) -> None:
+    """Write a new file of mode 0600, to the disk. Never into one that is there, nor through a link.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        os.fchmod(fd, 0o600)  # whatever the umask took away
+        file.write(text.rstrip("\n") + "\n")
+        file.flush()
+        os.fsync(fd)  # hosts may read it over the network as soon as they are started
