@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 import pathlib
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pytest
+
+from clusterenv.testing import why_not
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,22 @@ class SshServer:
         return str(self.folder / name)
 
 
+def needs_network() -> None:
+    """Skip the test, or fail it, if no network of namespaces can be made here."""
+    reason = why_not()
+    if reason is not None:
+        _missing(reason)
+
+
 def path_of(variable: str) -> pathlib.Path:
     """Where a service is; skips the test, or fails it, if it does not run."""
     told = os.environ.get(variable, "")
-    if told and pathlib.Path(told).exists():
-        return pathlib.Path(told)
-    reason = f"{variable} is {told!r}. Start the services with scripts/test-services and load its env file."
+    if not told or not pathlib.Path(told).exists():
+        _missing(f"{variable} is {told!r}. Start the services with scripts/test-services and load its env file.")
+    return pathlib.Path(told)
+
+
+def _missing(reason: str) -> NoReturn:
     if os.environ.get("CLUSTERENV_NEED_SERVICES") == "1":
         pytest.fail(reason)
     pytest.skip(reason)

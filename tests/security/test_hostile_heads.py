@@ -93,7 +93,10 @@ REQUESTS: dict[str, tuple[type[m.Request], dict[str, Any]]] = {
     "Post": (m.Post, {"worker": 0, "message": CODEC.pack(("reset", ()))}),
     "Lend": (m.Lend, {"workers": [0], "name": "attach", "memory": 1, "message": CODEC.pack({})}),
     "Tell": (m.Tell, {"worker": 0, "order": None}),
-    "Weights": (m.Weights, {"memory": 1, "kind": "whole", "base": None, "version": (0, 1), "digest": b""}),
+    "Weights": (
+        m.Weights,
+        {"memory": 1, "offset": 0, "size": 0, "kind": "whole", "base": None, "version": (0, 1), "digest": b""},
+    ),
     "Replace": (m.Replace, {"worker": 0, "seeds": [None], "limit_s": 1.0}),
 }
 
@@ -154,7 +157,7 @@ def test_a_node_goes_on_after_nonsense(built: Bench) -> None:
     assert built.error_of(m.Lend, workers=[4000], name="attach", memory=1, message=CODEC.pack({}))
     assert "no memory for" in built.error_of(m.Lend, workers=[0], name="exec", memory=1, message=CODEC.pack({}))
     assert built.error_of(m.Build, blocks=[(0, 1)], recipes=order(), limit_s=1.0), "it has been built"
-    assert built.error_of(m.Weights, b"", memory=1, kind="x", base=None, version=(0, 1), digest=b"")
+    assert built.error_of(m.Weights, b"", memory=1, offset=0, size=0, kind="x", base=None, version=(0, 1), digest=b"")
     assert built.error_of(m.Step, lock_step=True, whole=True), "no frames"
     assert built.error_of(m.Step, *step_frames(), b"more", lock_step=True, whole=True)
     assert built.error_of(m.Step, b"\x00", b"\x00", lock_step=True, whole=True)

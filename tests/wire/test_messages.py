@@ -46,8 +46,10 @@ FROM_HEAD: list[Any] = [
     m.Lend(number=5, settled=4, workers=[0, 1], name="attach", memory=1, message=b"p"),
     m.Tell(number=6, settled=5, worker=1, order=(1, True, False)),
     m.Tell(number=7, settled=6, worker=1, order=None),
-    m.Weights(number=8, settled=7, memory=1, kind="whole", base=None, version=(0, 1), digest=b"d" * 64),
-    m.Weights(number=8, settled=7, memory=1, kind="delta", base=(0, 1), version=(0, 2), digest=b""),
+    m.Weights(
+        number=8, settled=7, memory=1, offset=0, size=9, kind="whole", base=None, version=(0, 1), digest=b"d" * 64
+    ),
+    m.Weights(number=8, settled=7, memory=1, offset=9, size=99, kind="delta", base=(0, 1), version=(0, 2), digest=b""),
     m.Replace(number=9, settled=8, worker=0, seeds=[None, -3, 5], limit_s=60.0),
     m.Lose(worker=0, cause="late"),
     m.Heard(),

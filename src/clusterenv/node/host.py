@@ -14,6 +14,7 @@ from clusterenv.wire import messages as m
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from clusterenv.node.parcels import Parcel
     from clusterenv.transport.arena import Arena
     from clusterenv.transport.sockets import Hub
 
@@ -38,7 +39,7 @@ class Host:
         generation: how often its place was taken by another node.
         lives: how often each of its workers was replaced.
         spoilt: how often it could not use the weights that it was given.
-        giving: whether weights are on their way to it.
+        giving: the weights that are on their way to it.
         reminded_s: when it was last reminded of single slots.
         seen: the last request that it is known to have taken.
         memories: the numbers of the memories that it knows.
@@ -55,12 +56,14 @@ class Host:
     generation: int = 0
     lives: list[int] = field(default_factory=list)
     spoilt: int = 0
-    giving: bool = False
+    giving: Parcel | None = None
     reminded_s: float = 0.0
     seen: int = 0
     memories: set[int] = field(default_factory=set)
     _asking: Asking[list[Any]] = field(default_factory=Asking)
     _handlers: dict[int, Handler] = field(default_factory=dict)
+    _sizes: dict[int, int] = field(default_factory=dict)  # of the requests that are not answered
+    _unanswered_bytes: int = 0  # their sum
     _at_work: dict[int, float] = field(default_factory=dict)  # requests that take their time, and until when
 
     @property
@@ -79,9 +82,10 @@ class Host:
         settled = self._asking.settled if self._handlers else number - 1
         arrived = tuple(self._asking.arrived())
         message = [m.encode(kind(number=number, settled=settled, arrived=arrived, **fields)), *frames]
-        # A large message takes its time on a slow link; to send it again meanwhile would make that worse.
-        size = sum(memoryview(frame).nbytes for frame in message)
-        self._asking.note(number, message, time.monotonic() + size / _SLOW_LINK_BYTES_PER_S)
+        # Large messages take their time on a slow link; to send one again meanwhile would make that worse.
+        self._sizes[number] = size = sum(memoryview(frame).nbytes for frame in message)
+        self._unanswered_bytes += size
+        self._asking.note(number, message, time.monotonic() + self._unanswered_bytes / _SLOW_LINK_BYTES_PER_S)
         self._handlers[number] = handler
         if "limit_s" in fields:
             limit_s = fields["limit_s"]
@@ -105,6 +109,7 @@ class Host:
         """An answer was taken. Only now: one that was interrupted on the way is asked for again."""
         self._asking.answered(number)
         self._handlers.pop(number, None)
+        self._unanswered_bytes -= self._sizes.pop(number, 0)
         self._at_work.pop(number, None)
 
     def come_back(self, peer: bytes) -> None:
@@ -130,3 +135,5 @@ class Host:
         self.lost = True
         self._asking.forget()
         self._handlers.clear()
+        self._sizes.clear()
+        self._unanswered_bytes = 0

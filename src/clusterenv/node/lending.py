@@ -1,7 +1,8 @@
 """What nodes on other hosts are lent: a policy, its weights, and memory for fragments.
 
 Shared memory ends at the host. So every node makes memory of its own for each that the head has, and knows it by a
-number. Weights go to a node once it has the policy; one version at a time, so that a slow link is never flooded.
+number. Weights go to a node once it has the policy; one version at a time, and in pieces, so that a slow link is never
+flooded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterenv.errors import ConfigError, ProtocolError
 from clusterenv.node.columns import columns_from_frames
+from clusterenv.node.parcels import Parcel
 from clusterenv.node.records import attachment_to_data, fragment_spec_to_data
 from clusterenv.transport.fragments import Fragments
 from clusterenv.transport.sockets import MAX_FRAME_BYTES
@@ -56,7 +58,7 @@ class Lending:
 
     def may_give(self, host: Host, memory: SharedArrays) -> bool:
         """Whether a host can take weights for this memory. Those that wait for another were never wanted."""
-        return not host.giving and not host.lost and not self._waits(host, memory.number)
+        return host.giving is None and not host.lost and not self._waits(host, memory.number)
 
     def give(self, host: Host, memory: SharedArrays, encoded: Encoded) -> None:
         """Send weights to a host, or keep them until it has been told of their memory."""
@@ -69,16 +71,27 @@ class Lending:
         return host.index in self._later and self._later[host.index][0] == number
 
     def _send(self, host: Host, number: int, encoded: Encoded) -> None:
+        base = None if encoded.base_version is None else tuple(encoded.base_version)
+        version = {"kind": encoded.kind, "base": base, "version": tuple(encoded.version), "digest": encoded.digest}
+
+        def send(offset: int, piece: memoryview) -> None:
+            host.ask(m.Weights, taken, [piece], memory=number, offset=offset, size=encoded.nbytes, **version)
+
         def taken(answer: m.Answer, frames: Sequence[Any]) -> None:
-            host.giving = False
+            if host.giving is not parcel:
+                return  # it was given up with another of its pieces
+            parcel.arrived()
             if answer.error:
                 _logger.warning("node %s could not use its weights and gets them whole: %s", host.name, answer.error)
                 host.spoilt += 1
+                host.giving = None
+            elif parcel.complete:
+                host.giving = None
+            else:
+                parcel.send_more()
 
-        host.giving = True
-        base = None if encoded.base_version is None else tuple(encoded.base_version)
-        fields = {"memory": number, "kind": encoded.kind, "base": base, "digest": encoded.digest}
-        host.ask(m.Weights, taken, [encoded.payload], version=tuple(encoded.version), **fields)
+        host.giving = parcel = Parcel(encoded.payload, send)
+        parcel.send_more()
 
     def take_fragment(self, arena: Arena, block: range, fragment: Fragment, frames: Sequence[Any]) -> None:
         """Fill the columns of a fragment that has arrived."""

@@ -213,11 +213,13 @@ class RemoteNode:
 
     def may_give(self, host: int, memory: SharedArrays) -> bool:
         """Whether the host can take weights for this memory: it is not lost, and has taken the last ones."""
+        if self._crew.hosts[host].giving is not None:
+            self.listen()  # for its answer: a learner that is busy publishes, and asks for nothing else
         return self._lending.may_give(self._crew.hosts[host], memory)
 
     def wait_taken(self, limit_s: float | None) -> None:
         """Wait until every host that is not lost has taken the last weights that it was given."""
-        self._wait_while(lambda: any(host.giving and not host.lost for host in self._crew.hosts), limit_s)
+        self._wait_while(lambda: any(host.giving is not None and not host.lost for host in self._crew.hosts), limit_s)
 
     def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
         """Send weights to a host; once its policy is there, if that is still on its way."""

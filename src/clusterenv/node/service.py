@@ -18,6 +18,7 @@ from clusterenv.errors import ClusterEnvError, EnvError, ProtocolError, words_of
 from clusterenv.node import base
 from clusterenv.node.columns import columns_to_frames
 from clusterenv.node.local import LocalNode
+from clusterenv.node.parcels import Arriving
 from clusterenv.node.recipes import builders_of
 from clusterenv.node.records import (
     CODEC,
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+# How many bytes a version of the weights may have as it travels: compression may make it a little larger, never more.
+_MOST_TIMES, _SLACK_BYTES = 2, 2**16
+
 
 @dataclasses.dataclass(slots=True)
 class _Store:
@@ -57,6 +61,7 @@ class _Store:
 
     spec: WeightSpec
     buffer: WeightBuffer
+    arriving: Arriving
     held: Decoded | None = None
 
 
@@ -246,7 +251,9 @@ class Service:
             for old in self._stores.values():
                 old.buffer.memory.close()
             memory = SharedArrays.create(weights_layout(attachment.weights))
-            self._stores = {number: _Store(attachment.weights, WeightBuffer(memory))}
+            spec: WeightSpec = attachment.weights
+            arriving = Arriving(_MOST_TIMES * (4 * spec.floats + spec.tail_bytes) + _SLACK_BYTES)
+            self._stores = {number: _Store(spec, WeightBuffer(memory), arriving)}
         return self._stores[number].buffer.memory
 
     def _fragments_memory(self, number: int, data: Any) -> Fragments:
@@ -273,10 +280,13 @@ class Service:
         store = self._stores.get(request.memory)
         if store is None:
             raise ProtocolError("weights arrived for a policy that is not attached here.")
-        base_version = None if request.base is None else Version(*request.base)
-        encoded = Encoded(request.kind, bytes(frames[0]), base_version, Version(*request.version), request.digest)
-        store.held = decode(store.spec, encoded, store.held)
-        store.buffer.put(store.held.version, store.held.flat)
+        version = Version(*request.version)
+        payload = store.arriving.take(version, request.offset, request.size, frames[0])
+        if payload is not None:
+            base_version = None if request.base is None else Version(*request.base)
+            encoded = Encoded(request.kind, payload, base_version, version, request.digest)
+            store.held = decode(store.spec, encoded, store.held)
+            store.buffer.put(store.held.version, store.held.flat)
         self._answer(request.number)
 
     def _replace(self, request: m.Replace, frames: Sequence[Any]) -> None:

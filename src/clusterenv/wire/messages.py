@@ -177,9 +177,11 @@ class Tell(Request, frozen=True, kw_only=True):
 
 
 class Weights(Request, frozen=True, kw_only=True):
-    """A version of the weights; the payload is the frame that follows."""
+    """A piece of a version of the weights: the frame that follows, at this place of `size` bytes."""
 
     memory: Number
+    offset: Number
+    size: Number
     kind: Name
     base: tuple[Number, Number] | None
     version: tuple[Number, Number]

@@ -1,0 +1,92 @@
+"""Weights in pieces: whatever their size, they arrive whole, in order, and never more than a window at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterenv.errors import ProtocolError
+from clusterenv.node import parcels
+from clusterenv.node.parcels import PIECE_BYTES, WINDOW_BYTES, Arriving, Parcel
+
+SIZES = [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES, WINDOW_BYTES, WINDOW_BYTES + 1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_it_arrives_whole(size: int) -> None:
+    payload = bytes(range(256)) * (size // 256 + 1)
+    payload = payload[:size]
+    wire: list[tuple[int, bytes]] = []
+    parcel, arriving = Parcel(payload, lambda offset, piece: wire.append((offset, bytes(piece)))), Arriving(size)
+    assert not parcel.complete
+    parcel.send_more()
+    whole = None
+    while wire:
+        assert whole is None, "nothing comes behind the last piece"
+        assert sum(len(piece) for _, piece in wire) <= WINDOW_BYTES
+        offset, piece = wire.pop(0)
+        assert len(piece) <= PIECE_BYTES
+        whole = arriving.take("version", offset, size, piece)
+        assert not parcel.complete
+        parcel.arrived()
+        parcel.send_more()
+    assert whole == payload
+    assert parcel.complete
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 9), st.integers(1, 5))
+def test_parcels_one_after_the_other(payloads: list[bytes], piece: int, pieces: int) -> None:
+    """Any sizes of pieces and windows; answers come one by one."""
+    patch = pytest.MonkeyPatch()
+    with patch.context() as small:
+        small.setattr(parcels, "PIECE_BYTES", piece)
+        small.setattr(parcels, "WINDOW_BYTES", piece * pieces)
+        arriving = Arriving(40)
+        for version, payload in enumerate(payloads):
+            wire: list[tuple[int, bytes]] = []
+            parcel = Parcel(payload, lambda offset, part, wire=wire: wire.append((offset, bytes(part))))  # type: ignore[misc]
+            parcel.send_more()
+            found: list[Any] = []
+            while wire:
+                assert len(wire) <= pieces
+                found.append(arriving.take(version, wire[0][0], len(payload), wire[0][1]))
+                wire.pop(0)
+                parcel.arrived()
+                parcel.send_more()
+            assert found[-1] == payload
+            assert found[:-1] == [None] * (len(found) - 1)
+
+
+def test_another_version_makes_an_end_of_one_that_was_given_up() -> None:
+    arriving = Arriving(10)
+    assert arriving.take(1, 0, 4, b"ab") is None
+    assert arriving.take(2, 0, 4, b"AB") is None
+    assert arriving.take(2, 2, 4, b"CD") == b"ABCD"
+
+
+BAD: dict[str, tuple[Any, int, int, bytes]] = {
+    "a hole": (1, 3, 4, b"d"),
+    "the same again": (1, 1, 4, b"b"),
+    "another version": (2, 2, 4, b"cd"),
+    "another size": (1, 2, 5, b"cde"),
+    "too much": (1, 2, 4, b"cde"),
+    "larger than it may be": (1, 2, 11, b"c"),
+}
+
+
+@pytest.mark.parametrize("piece", BAD.values(), ids=BAD.keys())
+def test_pieces_that_do_not_fit(piece: tuple[Any, int, int, bytes]) -> None:
+    arriving = Arriving(10)
+    assert arriving.take(1, 0, 4, b"ab") is None
+    with pytest.raises(ProtocolError, match=r"does not fit|at most 10"):
+        arriving.take(*piece)
+
+
+def test_too_much_is_refused_before_it_is_kept() -> None:
+    with pytest.raises(ProtocolError, match="11 bytes of weights were announced, and at most 10"):
+        Arriving(10).take(1, 0, 11, b"a")
+    with pytest.raises(ProtocolError, match="does not fit"):
+        Arriving(10).take(1, 0, 2, b"abc")
