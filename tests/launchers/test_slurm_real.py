@@ -72,7 +72,9 @@ def test_whole_hosts_are_asked_for_when_nothing_is_said(node: StandIn, tmp_path:
     with launched(tmp_path / "f", node.job(), nodes=1, cpus=0) as launcher:
         node.wait_for(1, LIMIT_S)
         words = ["squeue", "-h", "-j", number_of(launcher), "-o", "%C"]
-        whole = subprocess.run(["sinfo", "-h", "-n", "node0", "-p", "debug", "-o", "%c"], capture_output=True, check=True)
+        whole = subprocess.run(
+            ["sinfo", "-h", "-n", "node0", "-p", "debug", "-o", "%c"], capture_output=True, check=True
+        )
         assert subprocess.run(words, capture_output=True, check=True).stdout == whole.stdout
 
 

@@ -239,7 +239,7 @@ def test_the_keys_of_another_run(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> N
 
 
 def test_a_head_that_says_nothing(monkeypatch: pytest.MonkeyPatch, hub: Hub, keys: RunKeys) -> None:
-    monkeypatch.setattr(member, "_JOIN_S", 1.0)
+    monkeypatch.setattr(member, "_WELCOME_S", 1.0)
     with pytest.raises(LaunchError, match=r"did not let this node in within 1 s"):
         in_process([Address(HOST, hub.port)], keys.node)
 
@@ -267,6 +267,7 @@ def test_the_first_address_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(member, "Link", link)
     monkeypatch.setattr(member, "_JOIN_S", 0.1)
+    monkeypatch.setattr(member, "_WELCOME_S", 0.1)
     with pytest.raises(LaunchError, match="did not let"):
         in_process([Address(HOST, closed_port()), Address(HOST, hub.port)], keys.node)
     assert taken == [Address(HOST, hub.port)]

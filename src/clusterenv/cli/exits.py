@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from clusterenv.errors import ClusterEnvError, ConfigError, LaunchError, WorkerLost
+from clusterenv.errors import ClusterEnvError, ConfigError, GivenUp, LaunchError, WorkerLost
 
-OK, FAILED, USAGE, NOT_STARTED, LOST, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
+OK, FAILED, USAGE, NOT_STARTED, LOST, AGAIN, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 75, 130, 143
 
 
 class Terminated(KeyboardInterrupt):
@@ -17,6 +17,7 @@ def code_of(error: ClusterEnvError) -> int:
     """What the shell is told about an error."""
     codes: list[tuple[type[ClusterEnvError], int]] = [
         (ConfigError, USAGE),
+        (GivenUp, AGAIN),
         (LaunchError, NOT_STARTED),
         (WorkerLost, LOST),
     ]

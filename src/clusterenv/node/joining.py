@@ -53,7 +53,7 @@ class Joining:
         self._hosts: dict[str, Host] = {}  # by incarnation, those that are welcome
         self._peers: dict[bytes, Host] = {}
         self._wanted = cluster.nodes  # how many more may come in
-        self._new: list[Host] = []
+        self._new: list[Host] = []  # those that have no slots yet
         self._refused: collections.deque[str] = collections.deque(maxlen=10)
         # Messages that came while a node was waited for.
         self._kept: collections.deque[tuple[Host, m.FromNode | ProtocolError, list[Any]]] = collections.deque()
@@ -141,7 +141,9 @@ class Joining:
         if self._kept:
             return self._kept.popleft()
         got = self._open().receive(limit_s)
-        return None if got is None else self._sort(*got)
+        sorted_out = None if got is None else self._sort(*got)
+        # Who knocks may bring news of another.
+        return self._kept.popleft() if sorted_out is None and self._kept else sorted_out
 
     def _keep_next(self) -> None:
         """While somebody is waited for: what the others say is kept for later, and who leaves again was never here."""
@@ -185,7 +187,7 @@ class Joining:
         reason = self._objection(hello)
         if host is not None:
             reason = "it was silent for too long and has been replaced"
-        elif reason is None and self._wanted < 1:
+        elif reason is None and self._wanted < 1 and not self._is_vacant(hello):
             reason = f"all {self._cluster.nodes} nodes are there already"
         if reason is not None:
             _logger.warning("node %s is refused: %s", hello.name, reason)
@@ -193,11 +195,26 @@ class Joining:
             if self._wanted > 0:
                 self._refused.append(f"{hello.name}: {reason}")
             return
-        self._wanted -= 1
+        self._wanted = max(0, self._wanted - 1)
         host = Host(-1, self._open(), peer, hello)
         self._hosts[hello.incarnation] = self._peers[peer] = host
         self._new.append(host)
         self._welcome(peer)
+
+    def _is_vacant(self, hello: m.Hello) -> bool:
+        """Whether the place of a newcomer is free: its engine has started a node again that is lost, or about to be."""
+        before = [host for host in self._hosts.values() if host.hello.index == hello.index]
+        living = [host for host in before if not host.lost]
+        if hello.index is None or not before or any(host.tell(m.Ping()) for host in living):
+            return False
+        for host in living:
+            reason = "another process has taken its place"
+            if host in self._new:
+                self._new.remove(host)
+                host.lost = True
+            else:
+                self._kept.append((host, m.Leave(reason=reason), []))
+        return True
 
     def _objection(self, hello: m.Hello) -> str | None:
         if hello.protocol != m.PROTOCOL or hello.clusterenv != __version__:
@@ -217,13 +234,18 @@ class Joining:
     def replace(self, host: Host, worker: int, seeds: Sequence[int | None]) -> None:
         """A worker of a lost host is wanted again: start the host again, once for all its workers."""
         if host.index not in self._back:
-            place = host.hello.index
-            if place is None or not self._launcher.restart(place):
-                why = self._launcher.failure() or ""
-                raise LaunchError(f"node {host.name} is lost, and its launcher cannot start it again. {why}")
-            self._wanted += 1
+            self._new = [each for each in self._new if not each.lost]
+            if len(self._new) <= len(self._back):  # nobody has come by himself
+                self._start_again(host)
             self._back[host.index] = {}
         self._back[host.index][worker] = seeds
+
+    def _start_again(self, host: Host) -> None:
+        place = host.hello.index
+        if place is None or not self._launcher.restart(place):
+            why = self._launcher.failure() or ""
+            raise LaunchError(f"node {host.name} is lost, and its launcher cannot start it again. {why}")
+        self._wanted += 1
 
     def returning(self) -> list[tuple[int, dict[int, Sequence[int | None]]]]:
         """The hosts that were started again, with the seeds of their workers."""
@@ -234,7 +256,7 @@ class Joining:
         try:
             self._wait_for_one()
         except BaseException:
-            self._wanted -= 1
+            self._wanted = max(0, self._wanted - 1)
             raise
         finally:
             del self._back[old.index]

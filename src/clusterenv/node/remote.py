@@ -295,12 +295,16 @@ class RemoteNode:
         """Wait for the node that takes the place of a lost one, and let it build what was lost."""
         self._crew.hosts[index] = host = self._joining.wait_for(self._crew.hosts[index])
         found: dict[int, Any] = {}
-        ask_to_build(host, self._order, limit_s, found)
-        self._until(lambda: bool(found), limit_s, "build their environments")
-        raise_remote_start_error(host.name, len(host.blocks), found[index])
         bound: dict[int, list[int | None]] = {}
-        ask_to_bind(host, self._spaces, seeds, bound)
-        self._until(lambda: bool(bound), _MEMORY_S, "make their memory")
+        try:
+            ask_to_build(host, self._order, limit_s, found)
+            self._until(lambda: bool(found), limit_s, "build their environments")
+            raise_remote_start_error(host.name, len(host.blocks), found[index])
+            ask_to_bind(host, self._spaces, seeds, bound)
+            self._until(lambda: bool(bound), _MEMORY_S, "make their memory")
+        except BaseException:
+            self._give_up(host, f"its node {host.name} could not be built again")  # the next reset takes a fresh one
+            raise
         for worker, pid in zip(host.workers, bound[index], strict=True):
             self._crew.alive[worker], self._crew.pids[worker] = True, pid
             self._problems[worker] = None
