@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
 from dataclasses import dataclass
 
 import pytest
+
+import clusterenv
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,16 @@ class SshServer:
     def file(self, name: str) -> str:
         """The path of `known_hosts`, `id` (the accepted key) or `stranger` (another key)."""
         return str(self.folder / name)
+
+
+def interpreter(folder: pathlib.Path) -> str:
+    """A Python that finds this repository as an installed one would: who logs in is at home, without our paths."""
+    program = folder / "python"
+    root = pathlib.Path(__file__).parents[1]
+    paths = os.pathsep.join([str(pathlib.Path(clusterenv.__file__).parents[1]), str(root)])
+    program.write_text(f'#!/bin/sh\ncd "{root}"\nPYTHONPATH="{paths}" exec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
+    return str(program)
 
 
 def path_of(variable: str) -> pathlib.Path:

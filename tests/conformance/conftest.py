@@ -6,7 +6,6 @@ import gc
 import os
 import pathlib
 import shutil
-import sys
 import tempfile
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from gymnasium.wrappers import FlattenObservation, TimeLimit
 
-import clusterenv
 from clusterenv import ClusterEnv, make_vec
 from clusterenv.clusters import Ray, Slurm, Ssh
 from clusterenv.transport.addresses import LOOPBACK, own_addresses
 from tests.conformance.kit import DRESS, ENGINES, NUM_ENVS, SAMPLE, TEXTS, TRIAL, USUAL, WALK, slots
 from tests.rays import need, need_ray, two_hosts
-from tests.services import SshServer, path_of
+from tests.services import SshServer, interpreter, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,12 +61,12 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     elif kind == "ssh":
         sshd = SshServer(path_of("CLUSTERENV_TEST_SSH"))
         known, identity = sshd.file("known_hosts"), sshd.file("id")
-        python = _interpreter(tmp_path_factory.mktemp(kind))
+        python = interpreter(tmp_path_factory.mktemp(kind))
         yield Ssh(hosts=sshd.hosts, known_hosts=known, identity=identity, python=python, workers=1)
     elif kind == "slurm":
         folder = tmp_path_factory.mktemp(kind)
         os.environ["SLURM_CONF"] = str(path_of("CLUSTERENV_TEST_SLURM_CONF"))
-        yield Slurm(nodes=2, workers=1, python=_interpreter(folder), folder=str(folder / "keys"))
+        yield Slurm(nodes=2, workers=1, python=interpreter(folder), folder=str(folder / "keys"))
     else:
         yield from _ray_cluster()
 
@@ -83,16 +81,6 @@ def _ray_cluster() -> Iterator[Cluster]:
             yield Ray(nodes=2, workers=1, address=address)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _interpreter(folder: pathlib.Path) -> str:
-    """A Python that finds this repository as an installed one would: who logs in is at home, without our paths."""
-    program = folder / "python"
-    root = pathlib.Path(__file__).parents[2]
-    paths = os.pathsep.join([str(pathlib.Path(clusterenv.__file__).parents[1]), str(root)])
-    program.write_text(f'#!/bin/sh\ncd "{root}"\nPYTHONPATH="{paths}" exec "{sys.executable}" "$@"\n')
-    program.chmod(0o755)
-    return str(program)
 
 
 @pytest.fixture

@@ -315,10 +315,12 @@ def inside_replaced_node() -> None:
 
 
 def _node_processes() -> list[psutil.Process]:
-    """The node programs: children of actors."""
+    """The node programs: children of actors, in this network namespace."""
     found = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.readlink(f"/proc/{process.pid}/ns/net") != os.readlink("/proc/self/ns/net"):
+                continue
             if process.cmdline()[1:4] == ["-m", "clusterenv", "node"] and "ray::" in _name_of(process.parent()):
                 found.append(process)
     return found

@@ -105,6 +105,22 @@ def test_a_node_may_be_back_before_it_is_wanted(monkeypatch: pytest.MonkeyPatch)
         assert theatre.restarted == []
 
 
+def test_another_that_is_lost_while_one_comes_back_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        first, second = theatre.puppets
+        theatre.puppets[:] = [second]
+        theatre.arrive(first.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        arrives_again(theatre, 0, b"peer 7")
+        head.node.listen()
+        assert [loss.worker for loss in head.node.losses()] == [0]
+        theatre.arrive(second.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        head.node.replace(0, [None, None])
+        assert head.node.ready([0], 5.0) == {}
+        assert head.node.alive(0)
+        assert [loss.worker for loss in head.node.losses()] == [1]
+
+
 def test_a_node_that_came_back_and_cannot_build_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
