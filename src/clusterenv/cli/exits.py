@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 
+from clusterenv.clusters import INSECURE
 from clusterenv.errors import ClusterEnvError, ConfigError, GivenUp, LaunchError, WorkerLost
 
 OK, FAILED, USAGE, NOT_STARTED, LOST, AGAIN, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 75, 130, 143
@@ -27,6 +29,13 @@ def code_of(error: ClusterEnvError) -> int:
 def say(text: str) -> None:
     """Write a line to stdout."""
     print(text, flush=True)  # noqa: T201 (this is the command line)
+
+
+def banner() -> str:
+    """What nobody who typed --insecure shall overlook."""
+    lines = textwrap.wrap(INSECURE, 76)
+    edge = "!" * 80
+    return "\n".join([edge, *(f"! {line:<76} !" for line in lines), edge])
 
 
 def complain(text: str) -> None:

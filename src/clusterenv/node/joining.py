@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import collections
+import ipaddress
 import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from clusterenv._version import __version__
 from clusterenv.cluster.slots import share, split
-from clusterenv.clusters import Join, Tcp, split_address
-from clusterenv.errors import LaunchError, ProtocolError, WorkersMissing
+from clusterenv.clusters import INSECURE, Join, Tcp, split_address
+from clusterenv.errors import ConfigError, LaunchError, ProtocolError, WorkersMissing
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
 from clusterenv.node.host import Host
@@ -67,7 +68,10 @@ class Joining:
     def gather(self, num_envs: int) -> tuple[list[Host], list[range]]:
         """Start the nodes, wait until all are there, and give each its slots."""
         host, port = self._listening()
-        self._hub = hub = Hub(self._keys, host, port)
+        if self._cluster.insecure:
+            _check_private(host)
+            _logger.warning(INSECURE)
+        self._hub = hub = Hub(self._keys, host, port, secure=not self._cluster.insecure)
         self._launcher.start(self._job(host, hub.port))
         self._wait_for_all()
         hosts = sorted(self._new, key=lambda host: (host.hello.index is None, host.hello.index or 0, host.name))
@@ -87,12 +91,13 @@ class Joining:
 
     def _job(self, listen: str, port: int) -> NodeJob:
         reachable = own_addresses() if listen in (_EVERYWHERE, "::") else [listen]
-        heads = ",".join(Address(host, port).url for host in reachable)
+        insecure = ["--insecure"] if self._cluster.insecure else []
+        heads = ",".join(Address(host, port, not insecure).url for host in reachable)
         imports = [word for module in self._cluster.imports for word in ("--import", module)]
         workers = ["--workers", str(self._cluster.workers)] if self._cluster.workers else []
         self.heads = heads
         return NodeJob(
-            arguments=("--head", heads, *imports, *workers),
+            arguments=("--head", heads, *insecure, *imports, *workers),
             keys=self._keys.node.text(),
             python=self._cluster.interpreter,
         )
@@ -309,6 +314,20 @@ class Joining:
         if self._hub is None:
             raise LaunchError("the cluster is closed.")
         return self._hub
+
+
+def _check_private(listen: str) -> None:
+    """Without keys the head listens where the whole internet can reach it under no circumstances."""
+    for address in own_addresses() if listen in (_EVERYWHERE, "::") else [listen]:
+        try:
+            public = ipaddress.ip_address(address).is_global
+        except ValueError:
+            continue  # a name: it was chosen by the user
+        if public:
+            raise ConfigError(
+                f"insecure=True with the public address {address} is refused. Set bind= to a private address of this "
+                "host, or leave insecure out."
+            )
 
 
 def _says_goodbye(pieces: list[Any]) -> bool:

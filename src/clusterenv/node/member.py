@@ -193,9 +193,20 @@ class Member:
                 self._connected, self._down_since = False, time.monotonic()
             self._outbox.clear()
         elif not self._welcome:
-            raise LaunchError(
-                f"the head at {self._address.url} refused the keys of this node. Take the key file of this run."
+            raise LaunchError(f"the head at {self._address.url} {self._refusal}")
+
+    @property
+    def _refusal(self) -> str:
+        """Why it does not let us in, as far as this side can know."""
+        if self._address.secure:
+            return (
+                "refused the keys of this node. Take the key file of this run; or, if the head was started with "
+                "--insecure, start the node with it too."
             )
+        return (
+            "wants encryption and keys, and this node was started with --insecure. Start both with it, or better, both "
+            "without."
+        )
 
     def _take(self, frames: list[Any]) -> None:
         message = m.decode_from_head(frames)
