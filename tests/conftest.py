@@ -36,6 +36,16 @@ for _signal, _usual in _USUAL.items():
         signal.signal(_signal, _usual)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What can be asked for on the command line."""
+    parser.addoption(
+        "--engines",
+        default="",
+        metavar="KIND,...",
+        help="run tests/conformance over these clusters: inproc, local, tcp, ssh, slurm, ray",
+    )
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """A test that leaves a process, a descriptor, a thread or a shared-memory file behind fails."""

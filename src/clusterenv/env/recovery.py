@@ -48,6 +48,7 @@ class Recovery:
         self._loops = CrashLoops()
         self._replaced = np.zeros(len(node.blocks), dtype=np.int64)
         self._starting: list[int] = []
+        self._lost_meanwhile: list[int] = []  # slots that were asked for, of workers lost while others came back
         count = arena.spec.num_envs
         self.seeds: list[int | None] = [None] * count
         self.was_reset = False  # before the first reset there is no episode to truncate: every error is raised
@@ -66,19 +67,23 @@ class Recovery:
 
     def settle(self, report: Report) -> None:
         """Turn new losses into answers, and failures into a log line or an error."""
-        slots: list[int] = []
         for loss in self._node.losses():
-            lost = self._gather.lose(self._node.blocks[loss.worker], reported=loss.reported)
-            # Infos of a slot that is lost after all would tell of a step that the user never sees.
-            report.infos = [entry for entry in report.infos if entry[0] not in lost]
-            self.go_on_or_raise(loss)
-            if loss.torn is not None:
-                self._observations.blank(loss.torn)
-            slots += lost
+            self._lose(loss)
         # Only now: the workers of a lost host come back together.
-        self.answer_lost(slots, report)
+        while self._lost_meanwhile:
+            slots, self._lost_meanwhile = self._lost_meanwhile, []
+            # Infos of a slot that is lost after all would tell of a step that the user never sees.
+            report.infos = [entry for entry in report.infos if entry[0] not in slots]
+            self.answer_lost(slots, report)
         if report.failures:
             self.check_failures(report)
+
+    def _lose(self, loss: Loss) -> None:
+        """A worker is lost that had episodes: its slots shall show it, now or with the next request."""
+        self._lost_meanwhile += self._gather.lose(self._node.blocks[loss.worker], reported=loss.reported)
+        self.go_on_or_raise(loss)
+        if loss.torn is not None:
+            self._observations.blank(loss.torn)
 
     def go_on_or_raise(self, loss: Loss) -> None:
         """Start a replacement for a lost worker, or raise WorkerLost."""
@@ -115,14 +120,21 @@ class Recovery:
         """Wait until every replacement is built."""
         while self._starting:
             problems = self._node.ready(self._starting, self._timeouts.start_s)
-            self._starting = []  # only now: an interrupted wait goes on with the next call
+            fresh, self._starting = self._starting, []  # only now: an interrupted wait goes on with the next call
             for reply in problems.values():
                 self._give_up()
                 if reply.failure:
                     raise self.env_error(reply.failure) from reply.failure.error
                 raise LaunchError(f"a replacement worker could not build its environments:\n{reply.error}")
-            for loss in self._node.losses():
+            self._lose_others(fresh)
+
+    def _lose_others(self, fresh: Iterable[int]) -> None:
+        """Take losses. Of a fresh worker that is lost again nothing is to be told: it had no episode yet."""
+        for loss in self._node.losses():
+            if loss.worker in fresh:
                 self.go_on_or_raise(loss)
+            else:
+                self._lose(loss)
 
     def check_failures(self, report: Report) -> None:
         """Log environments that were replaced; raise for those that were not, or that fail again and again."""
@@ -173,8 +185,7 @@ class Recovery:
             for worker, reply in replies.items():
                 report.extend(reply.value)
                 todo = {slot: seed for slot, seed in todo.items() if self._gather.worker_of[slot] != worker}
-            for loss in self._node.losses():
-                self.go_on_or_raise(loss)
+            self._lose_others(set(messages) - set(replies))
         self.check_failures(report)
         self._observations.update(report)
         return report
@@ -183,9 +194,14 @@ class Recovery:
         restarts = int(self._replaced[self._gather.worker_of[slot]])
         return fresh_seed(self.seeds[slot], slot, _WORKER_RESTARTS + restarts)
 
+    def forget_requests(self) -> None:
+        """Nothing is asked for any more."""
+        self._lost_meanwhile = []
+        self._gather.forget_requests()
+
     def _give_up(self) -> None:
         self.must_reset = True
-        self._gather.forget_requests()
+        self.forget_requests()
 
     def env_error(self, failure: Failure) -> EnvError:
         """The error for an environment that raised."""

@@ -35,6 +35,7 @@ class Host:
         blocks: their slots.
         heard_s: when it was last heard.
         lost: whether it is given up.
+        cause: why it was given up.
         generation: how often its place was taken by another node.
         lives: how often each of its workers was replaced.
         spoilt: how often it could not use the weights that it was given.
@@ -52,6 +53,7 @@ class Host:
     blocks: list[range] = field(default_factory=list)
     heard_s: float = field(default_factory=time.monotonic)
     lost: bool = False
+    cause: str = ""
     generation: int = 0
     lives: list[int] = field(default_factory=list)
     spoilt: int = 0
@@ -129,9 +131,9 @@ class Host:
             self.tell(m.Again())
         self.reminded_s = now_s
 
-    def give_up(self) -> None:
+    def give_up(self, cause: str) -> None:
         """It will not answer any more."""
-        self.lost = True
+        self.lost, self.cause = True, cause
         self._asking.forget()
         self._handlers.clear()
         self._sizes.clear()

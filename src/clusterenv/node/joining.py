@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import collections
+import ipaddress
 import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from clusterenv._version import __version__
 from clusterenv.cluster.slots import share, split
-from clusterenv.clusters import Join, Tcp, split_address
-from clusterenv.errors import LaunchError, ProtocolError, WorkersMissing
+from clusterenv.clusters import INSECURE, Join, Tcp, split_address
+from clusterenv.errors import ConfigError, LaunchError, ProtocolError, WorkersMissing
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
 from clusterenv.node.host import Host
@@ -53,7 +54,7 @@ class Joining:
         self._hosts: dict[str, Host] = {}  # by incarnation, those that are welcome
         self._peers: dict[bytes, Host] = {}
         self._wanted = cluster.nodes  # how many more may come in
-        self._new: list[Host] = []
+        self._new: list[Host] = []  # those that have no slots yet
         self._refused: collections.deque[str] = collections.deque(maxlen=10)
         # Messages that came while a node was waited for.
         self._kept: collections.deque[tuple[Host, m.FromNode | ProtocolError, list[Any]]] = collections.deque()
@@ -67,7 +68,10 @@ class Joining:
     def gather(self, num_envs: int) -> tuple[list[Host], list[range]]:
         """Start the nodes, wait until all are there, and give each its slots."""
         host, port = self._listening()
-        self._hub = hub = Hub(self._keys, host, port)
+        if self._cluster.insecure:
+            _check_private(host)
+            _logger.warning(INSECURE)
+        self._hub = hub = Hub(self._keys, host, port, secure=not self._cluster.insecure)
         self._launcher.start(self._job(host, hub.port))
         self._wait_for_all()
         hosts = sorted(self._new, key=lambda host: (host.hello.index is None, host.hello.index or 0, host.name))
@@ -87,12 +91,13 @@ class Joining:
 
     def _job(self, listen: str, port: int) -> NodeJob:
         reachable = own_addresses() if listen in (_EVERYWHERE, "::") else [listen]
-        heads = ",".join(Address(host, port).url for host in reachable)
+        insecure = ["--insecure"] if self._cluster.insecure else []
+        heads = ",".join(Address(host, port, not insecure).url for host in reachable)
         imports = [word for module in self._cluster.imports for word in ("--import", module)]
         workers = ["--workers", str(self._cluster.workers)] if self._cluster.workers else []
         self.heads = heads
         return NodeJob(
-            arguments=("--head", heads, *imports, *workers),
+            arguments=("--head", heads, *insecure, *imports, *workers),
             keys=self._keys.node.text(),
             python=self._cluster.interpreter,
         )
@@ -141,7 +146,9 @@ class Joining:
         if self._kept:
             return self._kept.popleft()
         got = self._open().receive(limit_s)
-        return None if got is None else self._sort(*got)
+        sorted_out = None if got is None else self._sort(*got)
+        # Who knocks may bring news of another.
+        return self._kept.popleft() if sorted_out is None and self._kept else sorted_out
 
     def _keep_next(self) -> None:
         """While somebody is waited for: what the others say is kept for later, and who leaves again was never here."""
@@ -185,7 +192,7 @@ class Joining:
         reason = self._objection(hello)
         if host is not None:
             reason = "it was silent for too long and has been replaced"
-        elif reason is None and self._wanted < 1:
+        elif reason is None and self._wanted < 1 and not self._is_vacant(hello):
             reason = f"all {self._cluster.nodes} nodes are there already"
         if reason is not None:
             _logger.warning("node %s is refused: %s", hello.name, reason)
@@ -193,11 +200,26 @@ class Joining:
             if self._wanted > 0:
                 self._refused.append(f"{hello.name}: {reason}")
             return
-        self._wanted -= 1
+        self._wanted = max(0, self._wanted - 1)
         host = Host(-1, self._open(), peer, hello)
         self._hosts[hello.incarnation] = self._peers[peer] = host
         self._new.append(host)
         self._welcome(peer)
+
+    def _is_vacant(self, hello: m.Hello) -> bool:
+        """Whether the place of a newcomer is free: its engine has started a node again that is lost, or about to be."""
+        before = [host for host in self._hosts.values() if host.hello.index == hello.index]
+        living = [host for host in before if not host.lost]
+        if hello.index is None or not before or any(host.tell(m.Ping()) for host in living):
+            return False
+        for host in living:
+            reason = "another process has taken its place"
+            if host in self._new:
+                self._new.remove(host)
+                host.lost = True
+            else:
+                self._kept.append((host, m.Leave(reason=reason), []))
+        return True
 
     def _objection(self, hello: m.Hello) -> str | None:
         if hello.protocol != m.PROTOCOL or hello.clusterenv != __version__:
@@ -217,13 +239,18 @@ class Joining:
     def replace(self, host: Host, worker: int, seeds: Sequence[int | None]) -> None:
         """A worker of a lost host is wanted again: start the host again, once for all its workers."""
         if host.index not in self._back:
-            place = host.hello.index
-            if place is None or not self._launcher.restart(place):
-                why = self._launcher.failure() or ""
-                raise LaunchError(f"node {host.name} is lost, and its launcher cannot start it again. {why}")
-            self._wanted += 1
+            self._new = [each for each in self._new if not each.lost]
+            if len(self._new) <= len(self._back):  # nobody has come by himself
+                self._start_again(host)
             self._back[host.index] = {}
         self._back[host.index][worker] = seeds
+
+    def _start_again(self, host: Host) -> None:
+        place = host.hello.index
+        if place is None or not self._launcher.restart(place):
+            why = self._launcher.failure() or ""
+            raise LaunchError(f"node {host.name} is lost, and its launcher cannot start it again. {why}")
+        self._wanted += 1
 
     def returning(self) -> list[tuple[int, dict[int, Sequence[int | None]]]]:
         """The hosts that were started again, with the seeds of their workers."""
@@ -234,7 +261,7 @@ class Joining:
         try:
             self._wait_for_one()
         except BaseException:
-            self._wanted -= 1
+            self._wanted = max(0, self._wanted - 1)
             raise
         finally:
             del self._back[old.index]
@@ -287,6 +314,20 @@ class Joining:
         if self._hub is None:
             raise LaunchError("the cluster is closed.")
         return self._hub
+
+
+def _check_private(listen: str) -> None:
+    """Without keys the head listens where the whole internet can reach it under no circumstances."""
+    for address in own_addresses() if listen in (_EVERYWHERE, "::") else [listen]:
+        try:
+            public = ipaddress.ip_address(address).is_global
+        except ValueError:
+            continue  # a name: it was chosen by the user
+        if public:
+            raise ConfigError(
+                f"insecure=True with the public address {address} is refused. Set bind= to a private address of this "
+                "host, or leave insecure out."
+            )
 
 
 def _says_goodbye(pieces: list[Any]) -> bool:

@@ -51,9 +51,16 @@ _SPARE_DESCRIPTORS = 12
 
 
 class LocalNode(Here):
-    """Supervises the workers of this host."""
+    """Supervises the workers of this host; `spared` as in the supervisor."""
 
-    def __init__(self, builders: Sequence[Callable[[], Block]], blocks: Sequence[range], cluster: Local) -> None:
+    def __init__(
+        self,
+        builders: Sequence[Callable[[], Block]],
+        blocks: Sequence[range],
+        cluster: Local,
+        *,
+        spared: bool = False,
+    ) -> None:
         check_supported()
         _check_descriptors(len(blocks))
         self.blocks = blocks
@@ -69,7 +76,7 @@ class LocalNode(Here):
         self.closed = False
         self._bell_seen = 0
         self._report = Report()
-        self._supervisor = Supervisor(cluster.threads)
+        self._supervisor = Supervisor(cluster.threads, spared=spared)
 
     def start(self, limit_s: float | None) -> list[BlockDescription]:
         """Start every worker and wait until its environments are built."""

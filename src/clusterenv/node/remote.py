@@ -89,7 +89,7 @@ class RemoteNode:
         found: dict[int, Any] = {}
         for host in hosts:
             ask_to_build(host, self._order, limit_s, found)
-        self._until(lambda: len(found) == len(hosts), limit_s, "build their environments")
+        self._until(lambda: len(found) == len(hosts), limit_s, "build their environments", hosts)
         for host in hosts:
             raise_remote_start_error(host.name, len(host.blocks), found[host.index])
         return [each for host in hosts for each in found[host.index]]
@@ -102,7 +102,7 @@ class RemoteNode:
         bound: dict[int, list[int | None]] = {}
         for host in hosts:
             ask_to_bind(host, self._spaces, None, bound)
-        self._until(lambda: len(bound) == len(hosts), _MEMORY_S, "make their memory")
+        self._until(lambda: len(bound) == len(hosts), _MEMORY_S, "make their memory", hosts)
         self._crew.pids = [pid for host in hosts for pid in bound[host.index]]
 
     # Steps.
@@ -297,12 +297,16 @@ class RemoteNode:
         """Wait for the node that takes the place of a lost one, and let it build what was lost."""
         self._crew.hosts[index] = host = self._joining.wait_for(self._crew.hosts[index])
         found: dict[int, Any] = {}
-        ask_to_build(host, self._order, limit_s, found)
-        self._until(lambda: bool(found), limit_s, "build their environments")
-        raise_remote_start_error(host.name, len(host.blocks), found[index])
         bound: dict[int, list[int | None]] = {}
-        ask_to_bind(host, self._spaces, seeds, bound)
-        self._until(lambda: bool(bound), _MEMORY_S, "make their memory")
+        try:
+            ask_to_build(host, self._order, limit_s, found)
+            self._until(lambda: bool(found), limit_s, "build their environments", [host])
+            raise_remote_start_error(host.name, len(host.blocks), found[index])
+            ask_to_bind(host, self._spaces, seeds, bound)
+            self._until(lambda: bool(bound), _MEMORY_S, "make their memory", [host])
+        except BaseException:
+            self._give_up(host, f"its node {host.name} could not be built again")  # the next reset takes a fresh one
+            raise
         for worker, pid in zip(host.workers, bound[index], strict=True):
             self._crew.alive[worker], self._crew.pids[worker] = True, pid
             self._problems[worker] = None
@@ -420,21 +424,20 @@ class RemoteNode:
             return
         _logger.warning("node %s is lost: %s", host.name, cause)
         host.tell(m.Refuse(reason=f"given up: {cause}"[:1000]))  # should it still be there, it goes
-        host.give_up()
+        host.give_up(cause)
         self._stepping.discard(host.index)
         for worker in host.workers:
             self._record(Loss(worker, cause, None, None, reported=False))
 
-    def _until(self, done: Callable[[], bool], limit_s: float | None, what: str) -> None:
-        lost: list[Loss] = []
+    def _until(self, done: Callable[[], bool], limit_s: float | None, what: str, hosts: Sequence[Host]) -> None:
+        """Wait for something that these hosts do; others may be lost meanwhile, and are dealt with afterwards."""
 
         def waiting() -> bool:
-            lost[:] = [loss for loss in self._losses if self._crew.host_of(loss.worker).lost]
-            return not done() and not lost
+            return not done() and not any(host.lost for host in hosts)
 
         in_time = self._wait_while(waiting, None if limit_s is None else limit_s + _LAST_WORDS_S)
-        if lost and not done():
-            raise LaunchError(f"{lost[0].cause}. {self._joining.last_words()}")
+        if not done() and (causes := [host.cause for host in hosts if host.lost]):
+            raise LaunchError(f"{causes[0]}. {self._joining.last_words()}")
         if not in_time:
             raise LaunchError(f"the nodes did not {what} within {limit_s} s. {self._joining.last_words()}")
 
