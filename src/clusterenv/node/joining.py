@@ -22,8 +22,6 @@ from clusterenv.wire import messages as m
 from clusterenv.wire.frames import split as split_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from clusterenv.clusters import Remote
     from clusterenv.launchers.base import Launcher
 
@@ -32,7 +30,6 @@ _logger = logging.getLogger(__name__)
 SILENCE_S, BEAT_S = 10.0, 2.0
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
-_PATIENCE_S = 5.0
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
 
 
@@ -58,7 +55,6 @@ class Joining:
         self._refused: collections.deque[str] = collections.deque(maxlen=10)
         # Messages that came while a node was waited for.
         self._kept: collections.deque[tuple[Host, m.FromNode | ProtocolError, list[Any]]] = collections.deque()
-        self._back: dict[int, dict[int, Sequence[int | None]]] = {}  # lost hosts that are started again
 
     @property
     def members(self) -> list[Host]:
@@ -236,51 +232,50 @@ class Joining:
 
     # After a loss.
 
-    def replace(self, host: Host, worker: int, seeds: Sequence[int | None]) -> None:
-        """A worker of a lost host is wanted again: start the host again, once for all its workers."""
-        if host.index not in self._back:
-            self._new = [each for each in self._new if not each.lost]
-            if len(self._new) <= len(self._back):  # nobody has come by himself
-                self._start_again(host)
-            self._back[host.index] = {}
-        self._back[host.index][worker] = seeds
+    @property
+    def wait_s(self) -> float | None:
+        """How long somebody waits for a node."""
+        return self._cluster.wait_s
 
-    def _start_again(self, host: Host) -> None:
-        place = host.hello.index
-        if place is None or not self._launcher.restart(place):
+    def make_room(self, lost: Host, expected: int, *, patient: bool) -> None:
+        """The place of a lost host is free: let its launcher start a node for it.
+
+        Args:
+            lost: the host.
+            expected: how many others are on their way.
+            patient: if the launcher cannot do that, leave the place to whoever may come.
+
+        Raises:
+            LaunchError: no node will come.
+        """
+        self._new = [host for host in self._new if not host.lost]
+        if len(self._new) > expected:
+            return  # somebody has come by himself
+        place = lost.hello.index
+        if (place is None or not self._launcher.restart(place)) and not patient:
             why = self._launcher.failure() or ""
-            raise LaunchError(f"node {host.name} is lost, and its launcher cannot start it again. {why}")
+            raise LaunchError(f"node {lost.name} is lost, and its launcher cannot start it again. {why}")
         self._wanted += 1
 
-    def returning(self) -> list[tuple[int, dict[int, Sequence[int | None]]]]:
-        """The hosts that were started again, with the seeds of their workers."""
-        return sorted(self._back.items())
-
-    def wait_for(self, old: Host) -> Host:
-        """Wait for the node that takes the place of a lost one; if it does not come, the next caller tries again."""
-        try:
-            self._wait_for_one()
-        except BaseException:
-            self._wanted = max(0, self._wanted - 1)
-            raise
-        finally:
-            del self._back[old.index]
-        host = self._new.pop()
-        self._settle(host, old.index, old.workers, old.blocks)
-        host.generation = old.generation + 1
+    def newcomer(self, lost: Host) -> Host | None:
+        """A node that has come in takes the place of a lost host, if one is there."""
+        self._new = [host for host in self._new if not host.lost]
+        if not self._new:
+            return None
+        own = [host for host in self._new if host.hello.index == lost.hello.index]
+        host = own[0] if own else self._new[0]
+        self._new.remove(host)
+        self._settle(host, lost.index, lost.workers, lost.blocks)
+        host.generation = lost.generation + 1
         return host
 
-    def _wait_for_one(self) -> None:
-        limit_s = self._cluster.wait_s
-        end = None if limit_s is None else time.monotonic() + limit_s
-        patient_until = time.monotonic() + _PATIENCE_S  # another may be lost meanwhile, and is dealt with afterwards
-        while not self._new:
-            self._keep_next()
-            problem = self._launcher.failure()
-            if problem and time.monotonic() > patient_until:
-                raise LaunchError(f"a node could not come back: {problem}")
-            if end is not None and time.monotonic() > end:
-                raise LaunchError(f"a node did not come back within {limit_s} s. {self.last_words()}")
+    def expect_no_longer(self) -> None:
+        """A node that was expected is not waited for any more."""
+        self._wanted = max(0, self._wanted - 1)
+
+    def launcher_problem(self) -> str | None:
+        """Why no more nodes will come, in the words of the launcher."""
+        return self._launcher.failure()
 
     def seems_gone(self, host: Host) -> str | None:
         """Whether a host that is not heard has no connection, and its launcher knows why."""

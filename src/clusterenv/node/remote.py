@@ -12,7 +12,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from clusterenv.errors import LaunchError, ProtocolError
+from clusterenv.errors import ClusterEnvError, LaunchError, ProtocolError, words_of
 from clusterenv.node.base import Loss
 from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.crew import Crew
@@ -20,6 +20,7 @@ from clusterenv.node.joining import Joining
 from clusterenv.node.lending import Lending
 from clusterenv.node.mail import Mail
 from clusterenv.node.records import CODEC, attachment_to_data, unpack_report
+from clusterenv.node.returning import Return
 from clusterenv.node.rows import copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
 from clusterenv.transport.arena import Command
@@ -67,6 +68,7 @@ class RemoteNode:
         self._crew = Crew()
         self._lending = Lending()
         self._problems: dict[int, Reply | None] = {}  # of replacements
+        self._returning: dict[int, Return] = {}  # lost hosts, by their index
         self._losses: list[Loss] = []
         self._report = Report()
         self._stepping: set[int] = set()  # hosts in lock step
@@ -202,6 +204,11 @@ class RemoteNode:
         return 3 * self._joining.beat_s
 
     @property
+    def come_back_s(self) -> float | None:
+        """As long as at the start."""
+        return self._joining.wait_s
+
+    @property
     def hosts(self) -> list[range]:
         """The workers of each host."""
         return [host.workers for host in self._crew.hosts]
@@ -252,11 +259,13 @@ class RemoteNode:
                 self._mail.forget(loss.worker)
             self._losses.append(loss)
 
-    def replace(self, worker: int, seeds: Sequence[int | None]) -> None:
+    def replace(self, worker: int, seeds: Sequence[int | None], *, patient: bool = False) -> None:
         """Start a fresh worker in the place of a lost one; do not wait for it."""
         host, mine = self._crew.host_of(worker), self._crew.within(worker)
         if host.lost:
-            self._joining.replace(host, mine, seeds)
+            if host.index not in self._returning:
+                self._expect(host, {}, patient=patient)
+            self._returning[host.index].seeds[mine] = seeds
             return
         host.lives[mine] += 1
         life = host.lives[mine]
@@ -279,8 +288,9 @@ class RemoteNode:
 
     def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """Wait for replacements to be built; return what went wrong with those that could not be."""
-        for index, seeds in self._joining.returning():
-            self._welcome_back(index, seeds, limit_s)
+        for way in self._returning.values():
+            way.hurry()
+        self._wait_while(self._tend, None)  # each has limits of its own
 
         def building(worker: int) -> bool:
             dead = not self._crew.alive[worker] and not self._crew.host_of(worker).lost
@@ -293,23 +303,43 @@ class RemoteNode:
                 self._losses.append(Loss(worker, f"it did not come back within {limit_s} s", None, None))
         return {worker: problem for worker, problem in problems.items() if problem is not None}
 
-    def _welcome_back(self, index: int, seeds: Any, limit_s: float | None) -> None:
-        """Wait for the node that takes the place of a lost one, and let it build what was lost."""
-        self._crew.hosts[index] = host = self._joining.wait_for(self._crew.hosts[index])
-        found: dict[int, Any] = {}
-        bound: dict[int, list[int | None]] = {}
-        try:
-            ask_to_build(host, self._order, limit_s, found)
-            self._until(lambda: bool(found), limit_s, "build their environments", [host])
-            raise_remote_start_error(host.name, len(host.blocks), found[index])
-            ask_to_bind(host, self._spaces, seeds, bound)
-            self._until(lambda: bool(bound), _MEMORY_S, "make their memory", [host])
-        except BaseException:
-            self._give_up(host, f"its node {host.name} could not be built again")  # the next reset takes a fresh one
-            raise
-        for worker, pid in zip(host.workers, bound[index], strict=True):
-            self._crew.alive[worker], self._crew.pids[worker] = True, pid
-            self._problems[worker] = None
+    def built(self, workers: Sequence[int]) -> dict[int, Reply | None]:
+        """The replacements that are there by now, each with what went wrong, or None. Waits for nobody."""
+        self._tend()
+        return {worker: self._problems.pop(worker) for worker in workers if worker in self._problems}
+
+    def _tend(self) -> bool:
+        """Help lost hosts on their way back; whether any are still on it."""
+        for index, way in list(self._returning.items()):
+            try:
+                done = way.progress()
+                self._crew.hosts[index] = way.host or way.old
+            except BaseException as error:
+                del self._returning[index]
+                if way.host is None:
+                    self._joining.expect_no_longer()
+                else:  # the next reset, or whoever comes next, takes a fresh one
+                    self._crew.hosts[index] = way.host
+                    self._give_up(way.host, f"its node {way.host.name} could not be built again")
+                if not way.patient or not isinstance(error, ClusterEnvError):
+                    raise
+                _logger.warning("node %s is not back: %s", way.old.name, words_of(error))
+                self._expect(self._crew.hosts[index], way.seeds, patient=True)
+                continue
+            if done and way.host is not None and way.pids is not None:
+                del self._returning[index]
+                for worker, pid in zip(way.host.workers, way.pids, strict=True):
+                    self._crew.alive[worker], self._crew.pids[worker] = True, pid
+                    self._problems[worker] = None
+        return bool(self._returning)
+
+    def _expect(self, lost: Host, seeds: dict[int, Sequence[int | None]], *, patient: bool) -> None:
+        """A node shall take the place of a lost host."""
+        expected = sum(1 for way in self._returning.values() if way.host is None)
+        self._joining.make_room(lost, expected, patient=patient)
+        way = Return(self._joining, lost, self._order, self._spaces, self._start_s, patient=patient)
+        way.seeds = seeds
+        self._returning[lost.index] = way
 
     def alive(self, worker: int) -> bool:
         """Whether a worker is not lost."""
