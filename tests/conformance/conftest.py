@@ -49,9 +49,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.UsageError(f"--engines: {sorted(unknown)} is none of {[*USUAL, *ENGINES]}.")
     about = metafunc.definition.get_closest_marker("kinds")
     kinds = [kind for kind in chosen if about is None or kind in about.args]
-    # All tests of a cluster on one process of the suite: what they share is started once.
-    params = [pytest.param(kind, marks=pytest.mark.xdist_group(f"conformance-{kind}")) for kind in kinds]
-    metafunc.parametrize("cluster", params, indirect=True, scope="session")
+    metafunc.parametrize("cluster", kinds, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")

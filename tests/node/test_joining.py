@@ -133,12 +133,11 @@ def test_a_node_that_came_back_and_cannot_build_is_not_kept(monkeypatch: pytest.
         head.node.replace(0, [None, None])
         with pytest.raises(LaunchError, match="no such thing"):
             head.node.ready([0], 5.0)
-        theatre.puppets.pop()
-        arrives_again(theatre, 0, b"peer 8")
-        head.node.listen()
-        head.node.replace(0, [None, None])
-        assert head.node.ready([0], 5.0) == {}
-        assert head.node.alive(0)
+        assert theatre.refusals(b"peer 7") == ["given up: its node puppet0 could not be built again"]
+        assert theatre.restarted == []
+        with pytest.raises(LaunchError, match="its launcher cannot start it again"):
+            head.node.replace(0, [None, None])
+        assert theatre.restarted == [0], "the next try asks for a fresh one"
 
 
 def test_a_node_that_comes_back_is_asked_again_what_it_owes(monkeypatch: pytest.MonkeyPatch) -> None:
