@@ -239,7 +239,7 @@ class Joining:
     def replace(self, host: Host, worker: int, seeds: Sequence[int | None]) -> None:
         """A worker of a lost host is wanted again: start the host again, once for all its workers."""
         if host.index not in self._back:
-            self._new = [each for each in self._new if not each.lost]
+            self._new = [each for each in self._new if not each.lost and each.tell(m.Ping())]
             if len(self._new) <= len(self._back):  # nobody has come by himself
                 self._start_again(host)
             self._back[host.index] = {}
@@ -266,6 +266,7 @@ class Joining:
         finally:
             del self._back[old.index]
         host = self._new.pop()
+        host.heard_s = time.monotonic()  # it may have come a while ago
         self._settle(host, old.index, old.workers, old.blocks)
         host.generation = old.generation + 1
         return host
