@@ -561,6 +561,18 @@ def test_the_script_of_a_large_job() -> None:
     assert SlurmLauncher(cluster).script(JOB) == LARGE
 
 
+@pytest.mark.parametrize(
+    ("time", "told"),
+    [
+        *[("", True), ("UNLIMITED", True), ("5", True), ("90:00", True), ("0:05:00", True), ("1-0", True)],
+        *[("0-0:05", True), ("4", False), ("4:59", False), ("0:04:59", False), ("0-0:04:59", False)],
+    ],
+)
+def test_a_short_job_is_not_told_before_its_end(time: str, told: bool) -> None:
+    """Slurm may be a minute early: such a job would be told at its start, and requeue itself for ever."""
+    assert ("#SBATCH --signal=USR2@60\n" in SlurmLauncher(Slurm(time=time)).script(JOB)) is told
+
+
 ODD_WORDS = [
     "; rm -rf /",
     "$(id)",

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from clusterenv import ClusterEnv
 
-# All of them wait for the scheduler: together on one process of the suite.
-pytestmark = [pytest.mark.usefixtures("slurm"), pytest.mark.slow, pytest.mark.xdist_group("slurm-returns")]
+pytestmark = [pytest.mark.usefixtures("slurm"), pytest.mark.slow]
 
 LIMIT_S = 90.0
 ALL = list(range(NUM_ENVS))

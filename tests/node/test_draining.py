@@ -64,6 +64,13 @@ def send_to_all(processes: list[psutil.Process], number: signal.Signals) -> None
         os.kill(process.pid, number)
 
 
+def is_still_there(node: psutil.Process) -> None:
+    """See that the node has gone on after the signal: it has slept and woken up several times."""
+    before = node.num_ctx_switches().voluntary
+    wait_until(lambda: ended(node) or node.num_ctx_switches().voluntary > before + 5, LIMIT_S)
+    assert not ended(node), "it left in the middle of something"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_the_step_that_is_under_way_is_finished(
     make: Make, tmp_path: pathlib.Path, number: signal.Signals, caplog: pytest.LogCaptureFixture
@@ -75,6 +82,7 @@ def test_the_step_that_is_under_way_is_finished(
     envs.step_async(actions(envs))
     inside(gate)
     send_to_all(everything, number)
+    is_still_there(node)
     gate.touch()
     observations, _, _, truncated, infos = envs.step_wait()
     assert lost(infos) == []
@@ -98,6 +106,7 @@ def test_the_fragment_that_is_under_way_is_finished(make: Make, tmp_path: pathli
     def leave() -> None:
         inside(gate)
         send_to_all(everything, signal.SIGUSR2)
+        is_still_there(node)
         gate.touch()
 
     with beside(leave):

@@ -105,6 +105,18 @@ def test_a_node_may_be_back_before_it_is_wanted(monkeypatch: pytest.MonkeyPatch)
         assert theatre.restarted == []
 
 
+def test_a_node_that_came_back_and_is_gone_again_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.puppets.pop(1)
+        arrives_again(theatre, 1, b"peer 7")
+        head.node.listen()
+        theatre.puppets.pop()
+        with pytest.raises(LaunchError, match="its launcher cannot start it again"):
+            head.node.replace(1, [None, None])
+        assert theatre.restarted == [1]
+
+
 def test_another_that_is_lost_while_one_comes_back_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
@@ -133,12 +145,11 @@ def test_a_node_that_came_back_and_cannot_build_is_not_kept(monkeypatch: pytest.
         head.node.replace(0, [None, None])
         with pytest.raises(LaunchError, match="no such thing"):
             head.node.ready([0], 5.0)
-        theatre.puppets.pop()
-        arrives_again(theatre, 0, b"peer 8")
-        head.node.listen()
-        head.node.replace(0, [None, None])
-        assert head.node.ready([0], 5.0) == {}
-        assert head.node.alive(0)
+        assert theatre.refusals(b"peer 7") == ["given up: its node puppet0 could not be built again"]
+        assert theatre.restarted == []
+        with pytest.raises(LaunchError, match="its launcher cannot start it again"):
+            head.node.replace(0, [None, None])
+        assert theatre.restarted == [0], "the next try asks for a fresh one"
 
 
 def test_a_node_that_comes_back_is_asked_again_what_it_owes(monkeypatch: pytest.MonkeyPatch) -> None:

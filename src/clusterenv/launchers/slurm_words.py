@@ -149,7 +149,7 @@ def batch_script(cluster: Slurm, command: str, key_file: str) -> str:
         *(f"--{name}={value}" for name, value in asked if value),
         "--no-kill",  # a lost host costs its own node, not the job
         "--requeue",  # also after we have left a host that Slurm wanted back
-        f"--signal=USR2@{NOTICE_S}",  # to the nodes, before the time is over
+        *([f"--signal=USR2@{NOTICE_S}"] if _is_long(cluster.time) else []),  # to the nodes, before the time is over
         "--open-mode=append",  # a job that is requeued goes on writing
         *cluster.extra,
     ]
@@ -173,6 +173,18 @@ def batch_script(cluster: Slurm, command: str, key_file: str) -> str:
     # The keys are of no use after this run, also if the head is no longer there to remove them.
     lines += [f"rm -f -- {shlex.quote(key_file)}", "exit $code"]
     return "\n".join(lines) + "\n"
+
+
+def _is_long(time: str) -> bool:
+    """Whether a job has time for a notice: one that gets it at its start would requeue itself for ever."""
+    if not time or not time[0].isdigit():
+        return True
+    days, _, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    # As Slurm reads it: days-hours:minutes:seconds, hours:minutes:seconds, minutes:seconds, minutes.
+    units = (3600, 60, 1) if days or len(parts) == 3 else (60, 1)
+    seconds = int(days or 0) * 86400 + sum(part * unit for part, unit in zip(parts, units, strict=False))
+    return seconds >= 5 * NOTICE_S
 
 
 def submit_environment(environ: Mapping[str, str], cluster: Slurm) -> dict[str, str]:

@@ -248,7 +248,7 @@ class Joining:
         Raises:
             LaunchError: no node will come.
         """
-        self._new = [host for host in self._new if not host.lost]
+        self._new = [host for host in self._new if not host.lost and host.tell(m.Ping())]
         if len(self._new) > expected:
             return  # somebody has come by himself
         place = lost.hello.index
@@ -265,6 +265,7 @@ class Joining:
         own = [host for host in self._new if host.hello.index == lost.hello.index]
         host = own[0] if own else self._new[0]
         self._new.remove(host)
+        host.heard_s = time.monotonic()  # it may have come a while ago
         self._settle(host, lost.index, lost.workers, lost.blocks)
         host.generation = lost.generation + 1
         return host
