@@ -1,7 +1,8 @@
 """A cluster in one thread, on a clock of its own: the pure cores with hundreds of nodes and a network that fails.
 
-A head asks slots of nodes to step, as `send` does, and publishes versions. Messages are late, lost, doubled; connections
-break; nodes crash, pause and come back as what they were before; the head restarts. Everything follows from the seed.
+A head asks slots of nodes to step, as `send` does, and publishes versions. Messages are late, lost, doubled;
+connections break; nodes crash, pause and come back as what they were before; the head restarts. Everything follows from
+the seed.
 What the user would see is checked as it is handed over: see `Witness`.
 """
 

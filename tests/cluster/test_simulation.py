@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.simulation import Row, Simulation, Version, Witness, Wrong
+from clusterenv.sync.versions import Version
+from tests.cluster.simulation import Row, Simulation, Witness, Wrong
 from tests.cluster.test_requests import Careless, Forgetful
 
 if TYPE_CHECKING:
