@@ -21,6 +21,7 @@ NAMES = [
     "ConfigTypeError",
     "EnvError",
     "Every",
+    "GivenUp",
     "Inproc",
     "Join",
     "LaunchError",
