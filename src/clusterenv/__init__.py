@@ -55,6 +55,7 @@ _HOME = {
     "ConfigTypeError": "errors",
     "EnvError": "errors",
     "Every": "sync.rules",
+    "GivenUp": "errors",
     "Inproc": "config",
     "Join": "clusters",
     "GivenUp": "errors",
