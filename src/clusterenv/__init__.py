@@ -58,7 +58,6 @@ _HOME = {
     "GivenUp": "errors",
     "Inproc": "config",
     "Join": "clusters",
-    "GivenUp": "errors",
     "LaunchError": "errors",
     "Local": "config",
     "Never": "sync.rules",
