@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import logging
 import os
+import pathlib
 import platform
 import secrets
 import select
@@ -51,6 +52,7 @@ class Membership:
         name: of this node, for messages.
         index: which node of its launcher it is, if that is known.
         stdin: whether the node ends when standard input closes.
+        alive_file: is touched as long as the node is in touch with the head; "" for none.
     """
 
     heads: Sequence[Address]
@@ -60,10 +62,11 @@ class Membership:
     name: str = ""
     index: int | None = None
     stdin: bool = False
+    alive_file: str = ""
 
 
-def run_node(membership: Membership) -> None:
-    """Join the head and serve it to the end.
+def run_node(membership: Membership) -> bool:
+    """Join the head and serve it to the end; whether the head has told us to end.
 
     Raises:
         ConfigError: a module cannot be imported.
@@ -74,7 +77,7 @@ def run_node(membership: Membership) -> None:
     address = _first_reachable(membership.heads)
     link = Link(membership.keys, address)
     try:
-        Member(membership, link, address).run()
+        return Member(membership, link, address).run()
     finally:
         link.close(_GOODBYE_S)
 
@@ -94,8 +97,8 @@ class Member:
         self._stopping = self._leaving = False
         self._noticed, self._look_at = True, 0.0
 
-    def run(self) -> None:
-        """Serve until the end."""
+    def run(self) -> bool:
+        """Serve until the end; whether the head has told us to end."""
         before: dict[signal.Signals, Any] = {}
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError):  # not in the main thread: a test
@@ -104,6 +107,7 @@ class Member:
             while not self._service.ended and not self._leaving:
                 self._turn()
             _logger.info("the node ends: %s", self._why)
+            return self._service.ended
         except BaseException as error:
             self._why = f"{type(error).__name__}: {words_of(error)}"[:1000]
             raise
@@ -198,6 +202,8 @@ class Member:
         ready = self._welcome and self._connected and not self._unheard and not self._outbox
         if ready and now >= self._beat_at:
             self._beat_at = now + self._beat_s
+            if self._membership.alive_file:
+                pathlib.Path(self._membership.alive_file).touch()
             beat = m.Beat(progress=self._service.played_steps(), seen=self._service.seen)
             self._unheard = self._link.send([m.encode(beat)])
 
