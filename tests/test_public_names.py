@@ -23,6 +23,7 @@ NAMES = [
     "Every",
     "Inproc",
     "Join",
+    "Kubernetes",
     "LaunchError",
     "Local",
     "Never",

@@ -17,7 +17,7 @@ from clusterenv import _registration
 from clusterenv._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from clusterenv.clusters import Join, Ray, Slurm, Ssh, Tcp
+    from clusterenv.clusters import Join, Kubernetes, Ray, Slurm, Ssh, Tcp
     from clusterenv.config import Inproc, Local, OnLoss, Timeouts
     from clusterenv.env.batch import Batch
     from clusterenv.env.make import make_vec
@@ -56,6 +56,7 @@ _HOME = {
     "Every": "sync.rules",
     "Inproc": "config",
     "Join": "clusters",
+    "Kubernetes": "clusters",
     "LaunchError": "errors",
     "Local": "config",
     "Never": "sync.rules",
@@ -91,6 +92,7 @@ __all__ = [
     "Every",
     "Inproc",
     "Join",
+    "Kubernetes",
     "LaunchError",
     "Local",
     "Never",
