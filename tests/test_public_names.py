@@ -24,6 +24,7 @@ NAMES = [
     "GivenUp",
     "Inproc",
     "Join",
+    "Kubernetes",
     "LaunchError",
     "Local",
     "Never",

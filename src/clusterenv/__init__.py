@@ -17,7 +17,7 @@ from clusterenv import _registration
 from clusterenv._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from clusterenv.clusters import Join, Ray, Slurm, Ssh, Tcp
+    from clusterenv.clusters import Join, Kubernetes, Ray, Slurm, Ssh, Tcp
     from clusterenv.config import Inproc, Local, OnLoss, Timeouts
     from clusterenv.env.batch import Batch
     from clusterenv.env.make import make_vec
@@ -58,6 +58,7 @@ _HOME = {
     "GivenUp": "errors",
     "Inproc": "config",
     "Join": "clusters",
+    "Kubernetes": "clusters",
     "LaunchError": "errors",
     "Local": "config",
     "Never": "sync.rules",
@@ -94,6 +95,7 @@ __all__ = [
     "GivenUp",
     "Inproc",
     "Join",
+    "Kubernetes",
     "LaunchError",
     "Local",
     "Never",

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from clusterenv._version import __version__
-from clusterenv.cli.exits import AGAIN, NOT_STARTED, OK
+from clusterenv.cli.exits import AGAIN, LOST, NOT_STARTED, OK
 from clusterenv.errors import LaunchError
 from clusterenv.launchers import slurm_words
 from clusterenv.node import member
@@ -49,7 +49,9 @@ def hub(keys: RunKeys) -> Iterator[Hub]:
 
 
 @contextlib.contextmanager
-def node(folder: pathlib.Path, keys: NodeKeys, port: int, *, stdin: bool = False) -> Iterator[subprocess.Popen[str]]:
+def node(
+    folder: pathlib.Path, keys: NodeKeys, port: int, *more: str, stdin: bool = False
+) -> Iterator[subprocess.Popen[str]]:
     """`clusterenv node` as a process, with a key file or with its keys through standard input."""
     key_file = "-"
     if not stdin:
@@ -64,6 +66,7 @@ def node(folder: pathlib.Path, keys: NodeKeys, port: int, *, stdin: bool = False
         "tests.node.worlds",
         "--workers",
         "1",
+        *more,
     ]
     process = subprocess.Popen(
         [sys.executable, "-m", "clusterenv", "node", *words],
@@ -196,6 +199,29 @@ def test_a_head_that_is_gone(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) ->
         assert port
     assert code == OK
     assert "the head fell silent for 1 s" in said
+
+
+def test_a_watched_node_shows_that_it_is_in_touch_and_tells_how_it_ended(
+    hub: Hub, keys: RunKeys, tmp_path: pathlib.Path
+) -> None:
+    alive = tmp_path / "alive"
+    with node(tmp_path, keys.node, hub.port, "--alive-file", str(alive)) as process:
+        peer, _ = hello_of(hub)
+        assert not alive.exists(), "it has not joined"
+        tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=0.1))
+        wait_until(alive.exists, LIMIT_S)
+        os.utime(alive, (0, 0))
+        tell(hub, peer, m.Heard())
+        wait_until(lambda: alive.stat().st_mtime > 0, LIMIT_S)
+        process.send_signal(signal.SIGTERM)
+        code, _ = ended(process, 10.0)
+    assert code == LOST, "nobody has told it that the run is over"
+    with node(tmp_path / "..", keys.node, hub.port, "--alive-file", str(alive), stdin=True) as process:
+        while isinstance(m.decode_from_node(split((got := hub.receive(LIMIT_S) or (b"", []))[1])), (m.Beat, m.Leave)):
+            pass  # of the first one
+        tell(hub, got[0], m.Welcome(silence_s=60.0, beat_s=60.0))
+        tell(hub, got[0], m.Close(limit_s=1.0))
+        assert ended(process)[0] == OK
 
 
 @contextlib.contextmanager
