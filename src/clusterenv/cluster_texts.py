@@ -81,8 +81,8 @@ def _value(each: Field[Any], where: str, text: str) -> Any:
         if not re.fullmatch(r"[0-9]{1,9}", text):
             raise ConfigError(f"{where}{each.name}={text[:80]!r} must be a whole number, as in '{each.name}=4'.")
         return int(text)
-    if each.type == "float | None":
-        if text == "none":
+    if each.type in ("float", "float | None"):
+        if text == "none" and each.type != "float":
             return None
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
             raise ConfigError(f"{where}{each.name}={text[:80]!r} must be seconds, as in '60', or 'none' for no limit.")

@@ -100,6 +100,7 @@ class Remote:
         bind: the address at which the head listens, "host" or "host:port"; "" leaves the choice to the head: loopback
             for `tcp`, the address that routes to the hosts otherwise.
         wait_s: how long the head waits for the nodes, in seconds; None waits for ever.
+        silence_s: after how many seconds of silence a node counts as lost, and a node gives up its head.
         insecure: no encryption, and nobody proves who he is: for a network on which you trust everybody. Never part of
             the text, so that no file and no variable can turn it on.
     """
@@ -112,6 +113,7 @@ class Remote:
     imports: tuple[str, ...] = ()
     bind: str = ""
     wait_s: float | None = 60.0
+    silence_s: float = 10.0
     insecure: bool = False
 
     def __post_init__(self) -> None:
@@ -458,14 +460,15 @@ def _check_imports(cluster: Remote) -> None:
 
 
 def _check_seconds(cluster: Remote) -> None:
-    value = cluster.wait_s
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ConfigTypeError(f"{cluster.kind}: wait_s={value!r} must be seconds, or None to wait for ever.")
-    if not 0.001 <= value < 1e9:  # NaN is refused as well
-        raise _refused(cluster, "wait_s", value, "between 0.001 and 1e9 seconds, or None to wait for ever")
-    object.__setattr__(cluster, "wait_s", round(float(value), 9))
+    for name, least, never in (("wait_s", 0.001, ", or None to wait for ever"), ("silence_s", 0.1, "")):
+        value = getattr(cluster, name)
+        if value is None and never:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ConfigTypeError(f"{cluster.kind}: {name}={value!r} must be seconds{never}.")
+        if not least <= value < 1e9:  # NaN is refused as well
+            raise _refused(cluster, name, value, f"between {least} and 1e9 seconds{never}")
+        object.__setattr__(cluster, name, round(float(value), 9))
 
 
 def _check_sbatch(option: str) -> None:

@@ -321,7 +321,6 @@ from clusterenv.launchers.join import JoinLauncher
 from clusterenv.node import joining
 import tests.node.worlds, pathlib, subprocess
 
-joining.Joining.silence_s, joining.Joining.beat_s = 1.0, 0.2
 folder = pathlib.Path(sys.argv[1])
 
 class ByHand(JoinLauncher):
@@ -333,7 +332,7 @@ class ByHand(JoinLauncher):
         subprocess.Popen([sys.executable, *words[1:]], stdout=log, stderr=log, start_new_session=True)
 
 joining.launcher_for = ByHand
-envs = make_vec(tests.node.worlds.COUNTING, 2, cluster="join:nodes=1,workers=2,bind=127.0.0.1")
+envs = make_vec(tests.node.worlds.COUNTING, 2, cluster="join:nodes=1,workers=2,bind=127.0.0.1,silence_s=1")
 envs.reset(seed=0)
 envs.step(np.zeros(2, int))
 print(*envs.worker_pids(), flush=True)
@@ -374,14 +373,11 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def test_environments_that_are_slow_to_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_that_are_slow_to_build() -> None:
     """A node that builds for longer than `silence_s` is not silent: it is at work."""
     from clusterenv import make_vec
-    from clusterenv.node.joining import Joining
     from tests.node.worlds import SLOW
 
-    monkeypatch.setattr(Joining, "silence_s", 1.0)
-    monkeypatch.setattr(Joining, "beat_s", 0.2)
-    with contextlib.closing(make_vec(SLOW, 1, cluster="tcp:nodes=1,workers=1", build_s=3.0)) as envs:
+    with contextlib.closing(make_vec(SLOW, 1, cluster="tcp:nodes=1,workers=1,silence_s=1", build_s=3.0)) as envs:
         envs.reset(seed=0)
         assert envs.step([1])[0].tolist() == [[0, 1]]
