@@ -130,11 +130,13 @@ def test_the_secret_and_the_service_belong_to_the_job(fake: FakeKubernetes) -> N
             assert fake.objects[kind][run]["metadata"]["ownerReferences"] == [owner]
 
 
-def test_the_keys_are_sent_once(fake: FakeKubernetes) -> None:
+def test_the_keys_are_sent_once_and_never_logged(fake: FakeKubernetes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     with launched(fake):
         looks(fake)
     with_keys = [each.what for each in fake.requests if "canary-of-the-secret" in json.dumps(each.body)]
     assert with_keys == ["POST secrets"]
+    assert "canary" not in caplog.text
     assert not any("canary" in str(each.query) + each.path for each in fake.requests)
 
 
@@ -156,8 +158,6 @@ def test_the_context_and_the_namespace_are_those_that_were_named(
 
 
 def test_the_kubeconfig_of_the_environment_is_taken(fake: FakeKubernetes, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The client reads the variable when it is imported.
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", fake.kubeconfig)
     monkeypatch.setenv("KUBECONFIG", fake.kubeconfig)
     with launched(fake, kubeconfig=""):
         assert len(fake.objects["jobs"]) == 1
@@ -166,7 +166,7 @@ def test_the_kubeconfig_of_the_environment_is_taken(fake: FakeKubernetes, monkey
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
-        ("/version/", "401 Unauthorized: no way (namespace research)"),
+        ("/version/", "401 Unauthorized: no way"),
         ("POST jobs", "the Job clusterenv-NAME was refused: 403 Forbidden: no way (namespace research)"),
         ("POST secrets", "the Secret clusterenv-NAME was refused: 403 Forbidden: no way (namespace research)"),
         ("POST services", "the Service clusterenv-NAME was refused: 403 Forbidden: no way (namespace research)"),
@@ -178,6 +178,20 @@ def test_what_the_server_refuses_is_told_in_its_words(fake: FakeKubernetes, refu
         pass
     assert re.sub(r"clusterenv-[0-9a-f]{8}", "clusterenv-NAME", str(caught.value)) == says
     assert fake.objects == {"jobs": {}, "secrets": {}, "services": {}}, "nothing is left of what was made before"
+
+
+def test_what_was_refused_is_not_deleted(fake: FakeKubernetes, caplog: pytest.LogCaptureFixture) -> None:
+    fake.refuses = {"POST jobs": (403, "no way"), "DELETE": (403, "no way")}
+    with pytest.raises(LaunchError, match="no way"), launched(fake):
+        pass
+    assert caplog.records == [], "nobody is told to delete what was never made"
+
+
+def test_what_may_be_there_without_an_answer_is_deleted(fake: FakeKubernetes) -> None:
+    fake.refuses = {"POST jobs": (504, "too slow")}
+    with pytest.raises(LaunchError, match="504 Gateway Timeout: too slow"), launched(fake):
+        pass
+    assert len(fake.asked("DELETE jobs")) == 1
 
 
 def test_a_server_that_is_not_there(fake: FakeKubernetes) -> None:
