@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import pathlib
@@ -32,12 +33,21 @@ if TYPE_CHECKING:
 
 LIMIT_S = 20.0
 JOB = NodeJob(("--head", "tcp+curve://10.0.0.1:5555", "--workers", "2"), KEYS, "python3")
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "clusters" / "kubernetes.md"
 GOLDEN = pathlib.Path(__file__).with_name("kubernetes_dry_run.yaml")
 TOO_SMALL = "0/2 nodes are available: 2 Insufficient cpu."
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": TOO_SMALL}
 QUOTA = (
     'Error creating: pods "x" is forbidden: exceeded quota: one-pod, requested: pods=1, used: pods=1, limited: pods=1'
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cheap_collections() -> None:
+    """The check for leaks collects garbage twice per test: spare it the many objects of the client."""
+    kubernetes_api.library("client")
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -120,11 +130,13 @@ def test_the_secret_and_the_service_belong_to_the_job(fake: FakeKubernetes) -> N
             assert fake.objects[kind][run]["metadata"]["ownerReferences"] == [owner]
 
 
-def test_the_keys_are_sent_once(fake: FakeKubernetes) -> None:
+def test_the_keys_are_sent_once_and_never_logged(fake: FakeKubernetes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     with launched(fake):
         looks(fake)
     with_keys = [each.what for each in fake.requests if "canary-of-the-secret" in json.dumps(each.body)]
     assert with_keys == ["POST secrets"]
+    assert "canary" not in caplog.text
     assert not any("canary" in str(each.query) + each.path for each in fake.requests)
 
 
@@ -146,8 +158,6 @@ def test_the_context_and_the_namespace_are_those_that_were_named(
 
 
 def test_the_kubeconfig_of_the_environment_is_taken(fake: FakeKubernetes, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The client reads the variable when it is imported.
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", fake.kubeconfig)
     monkeypatch.setenv("KUBECONFIG", fake.kubeconfig)
     with launched(fake, kubeconfig=""):
         assert len(fake.objects["jobs"]) == 1
@@ -156,7 +166,7 @@ def test_the_kubeconfig_of_the_environment_is_taken(fake: FakeKubernetes, monkey
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
-        ("/version/", "401 Unauthorized: no way (namespace research)"),
+        ("/version/", "401 Unauthorized: no way"),
         ("POST jobs", "the Job clusterenv-NAME was refused: 403 Forbidden: no way (namespace research)"),
         ("POST secrets", "the Secret clusterenv-NAME was refused: 403 Forbidden: no way (namespace research)"),
         ("POST services", "the Service clusterenv-NAME was refused: 403 Forbidden: no way (namespace research)"),
@@ -168,6 +178,20 @@ def test_what_the_server_refuses_is_told_in_its_words(fake: FakeKubernetes, refu
         pass
     assert re.sub(r"clusterenv-[0-9a-f]{8}", "clusterenv-NAME", str(caught.value)) == says
     assert fake.objects == {"jobs": {}, "secrets": {}, "services": {}}, "nothing is left of what was made before"
+
+
+def test_what_was_refused_is_not_deleted(fake: FakeKubernetes, caplog: pytest.LogCaptureFixture) -> None:
+    fake.refuses = {"POST jobs": (403, "no way"), "DELETE": (403, "no way")}
+    with pytest.raises(LaunchError, match="no way"), launched(fake):
+        pass
+    assert caplog.records == [], "nobody is told to delete what was never made"
+
+
+def test_what_may_be_there_without_an_answer_is_deleted(fake: FakeKubernetes) -> None:
+    fake.refuses = {"POST jobs": (504, "too slow")}
+    with pytest.raises(LaunchError, match="504 Gateway Timeout: too slow"), launched(fake):
+        pass
+    assert len(fake.asked("DELETE jobs")) == 1
 
 
 def test_a_server_that_is_not_there(fake: FakeKubernetes) -> None:
@@ -420,6 +444,34 @@ def test_a_job_that_has_given_up_is_told(fake: FakeKubernetes) -> None:
         assert not launcher.restart(0)
 
 
+# Rights.
+
+
+def test_the_page_asks_for_exactly_the_rights_that_are_used(fake: FakeKubernetes) -> None:
+    role = yaml.safe_load(re.search(r"```yaml\n(.*?kind: Role\n.*?)```", PAGE.read_text(), re.DOTALL)[1])  # type: ignore[index]
+    granted = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    with launched(fake) as launcher:
+        wait_until(lambda: bool(fake.asked("GET events")), LIMIT_S)  # while there are no pods
+        fake.pods = [pod(0), pod(1)]
+        looks(fake)
+        launcher.restart(0)
+        wait_until(lambda: bool(fake.asked("DELETE pods")), LIMIT_S)
+        launcher.logs()
+    used = set()
+    for request in fake.requests[1:]:
+        method, kind, *rest = request.what.split()
+        resource = f"{kind}/{rest[1]}" if rest[1:] else kind
+        verb = {"POST": "create", "DELETE": "delete", "GET": "get" if rest else "list"}[method]
+        used.add(("batch" if "/apis/batch/" in request.path else "", resource, verb))
+    assert used == granted
+
+
 # Replacing.
 
 
@@ -574,6 +626,12 @@ def test_the_doctor_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.err == ""
     assert "completionMode: Indexed" in told.out
     assert "tcp+curve://10.0.0.1:5555" in told.out
+
+
+@pytest.mark.parametrize("command", re.findall(r"clusterenv (doctor .*--dry-run)", PAGE.read_text()))
+def test_a_dry_run_of_the_page_works(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()) == OK
+    assert "kind: Secret" in capsys.readouterr().out
 
 
 def test_the_doctor_names_what_is_wrong(fake: FakeKubernetes, capsys: pytest.CaptureFixture[str]) -> None:

@@ -182,7 +182,8 @@ def test_the_probes_tell_whether_the_node_is_in_touch(
         file.touch()
         os.utime(file, (0.0, time.time() - age_s))
     words = [*command[:-1], command[-1].replace(manifests.ALIVE_FILE, str(file))]
-    assert (subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0) is alive
+    done = subprocess.run(words, capture_output=True, check=False)
+    assert (done.returncode == 0, done.stderr) == (alive, b""), "what a probe writes is shown to the user"
 
 
 def test_the_image_of_the_dockerfile_is_the_one_that_pods_ask_for() -> None:

@@ -35,7 +35,7 @@ from clusterenv.launchers.kubernetes_words import (
 from clusterenv.launchers.tail import LAST_LINES, last_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from clusterenv.clusters import Kubernetes
@@ -92,7 +92,7 @@ class KubernetesLauncher:
         self._started = True
         try:
             self._api = api = Api(self._cluster)
-            indexed = parse_version(self._asked(api.version)) >= manifests.INDEXED_SINCE
+            indexed = parse_version(api.version()) >= manifests.INDEXED_SINCE
             jobs = [self._create(api, each) for each in self._jobs(job, self._run, indexed=indexed)]
             owners = [manifests.owner(each) for each in jobs]
             self._create(api, manifests.secret(self._run, job.keys, owners))
@@ -152,14 +152,12 @@ class KubernetesLauncher:
     def _create(self, api: Api, manifest: Manifest) -> dict[str, Any]:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         self._made.append((kind, name))  # also if no answer comes: it may be there
-        return self._asked(lambda: api.create(manifest), f"the {kind} {name} was refused: ")
-
-    def _asked(self, call: Callable[[], dict[str, Any]], what: str = "") -> dict[str, Any]:
         try:
-            return call()
+            return api.create(manifest)
         except Refused as error:
-            where = f"namespace {self._api.namespace}" if self._api is not None else "Kubernetes"
-            raise LaunchError(f"{what}{error} ({where})") from error
+            if 400 <= error.status < 500:
+                self._made.pop()
+            raise LaunchError(f"the {kind} {name} was refused: {error} (namespace {api.namespace})") from error
 
     def _delete(self, api: Api, end: float) -> bool:
         """Delete what we made; whether all of it is known to go."""

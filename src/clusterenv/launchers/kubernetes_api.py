@@ -146,8 +146,9 @@ class Api:
 def _configured(cluster: Kubernetes) -> tuple[Any, str]:
     """The settings of a connection, and the namespace: of the kubeconfig, or else of the pod in which we run."""
     config, settings = library("config"), library("client").Configuration()
-    file = str(pathlib.Path(cluster.kubeconfig).expanduser()) if cluster.kubeconfig else None
-    if file or cluster.context or "KUBECONFIG" in os.environ or _HOME_CONFIG.expanduser().exists():
+    # Told in full: the client itself looks at KUBECONFIG when it is imported, and never again.
+    file = cluster.kubeconfig or os.environ.get("KUBECONFIG") or str(_HOME_CONFIG)
+    if file != str(_HOME_CONFIG) or cluster.context or _HOME_CONFIG.expanduser().exists():
         config.load_kube_config(file, cluster.context or None, client_configuration=settings)
         contexts, active = config.list_kube_config_contexts(file)
         if cluster.context:

@@ -32,7 +32,10 @@ _KEEP_S = 600
 _USAGE = 2
 # Fresh enough means that the node is in touch with the head. A node touches the file every two seconds.
 _ALIVE_S = 30
-_IS_ALIVE = f"import os,sys,time; sys.exit(time.time() - os.stat({ALIVE_FILE!r}).st_mtime > {_ALIVE_S})"
+_IS_ALIVE = (
+    f"import os,sys,time; file = {ALIVE_FILE!r}; "
+    f"sys.exit(not os.path.exists(file) or time.time() - os.stat(file).st_mtime > {_ALIVE_S})"
+)
 
 Manifest = dict[str, Any]
 
