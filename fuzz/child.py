@@ -35,7 +35,7 @@ def _with_mutations(name: str, seconds: int, seed: int, out: pathlib.Path) -> in
 def _with_atheris(name: str, seconds: int, seed: int, out: pathlib.Path) -> int:
     import atheris
 
-    instrumented: Any = atheris.instrument_imports(include=["clusterenv", "tomllib"])
+    instrumented: Any = atheris.instrument_imports(include=["clusterenv", "fuzz", "tomllib"])
     with instrumented:
         from fuzz.seeds import SEEDS
         from fuzz.targets import TARGETS

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,12 +79,26 @@ def test_mutations_reach_cuts_repeats_and_splices() -> None:
     assert any(b"one" in data and b"other" in data for data in made)
 
 
-def test_the_command_without_atheris(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_without_atheris(tmp_path: pathlib.Path) -> None:
     assert run.main(run.Args(target="rules", seconds=1, atheris=False, out=tmp_path)) == 0
     (found,) = json.loads((tmp_path / "fuzz.json").read_text())["found"]
     assert found["findings"] == []
     assert found["executions"] > 100
     assert found["engine"] == "mutations"
+
+
+def test_a_finding_is_told_and_saved(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run.Outcome("rules", "mutations", 1, 7, ["rules-KeyError-7"])
+    monkeypatch.setattr(run, "fuzz", lambda name, args: found)
+    assert run.main(run.Args(target="rules", seconds=1, out=tmp_path)) == 1
+    assert json.loads((tmp_path / "fuzz.json").read_text())["found"] == [dataclasses.asdict(found)]
+
+
+def test_memory_has_a_limit() -> None:
+    """In a process of its own, because limits stay."""
+    words = "import fuzz.run; fuzz.run.limit_memory(2**28)\ntry: bytes(2**29)\nexcept MemoryError: print('refused')"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "refused\n", done.stderr
 
 
 def test_an_unknown_target_is_named(capsys: pytest.CaptureFixture[str]) -> None:
