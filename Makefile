@@ -26,7 +26,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/codespell src tests docs examples benchmarks experiments README.md CHANGELOG.md
+	$(BIN)/codespell src tests docs examples benchmarks experiments fuzz README.md CHANGELOG.md SECURITY.md
 	$(BIN)/python scripts/check_sizes.py
 
 # In random order, on two processes; documentation examples are tests too.

@@ -31,7 +31,7 @@ def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def main() -> int:
     """Check every Python file of the project."""
-    folders = ("src", "tests", "examples", "benchmarks", "experiments", "scripts")
+    folders = ("src", "tests", "examples", "benchmarks", "experiments", "fuzz", "scripts")
     files = [path for folder in folders for path in sorted(pathlib.Path(folder).rglob("*.py"))]
     found = [problem for path in files for problem in problems(path)]
     for problem in found:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import cluster, scale
+from benchmarks import cluster, scale, strangers
 
 if TYPE_CHECKING:
     import pathlib
@@ -34,3 +34,14 @@ def test_the_network_is_measured_over_all_ways(name: str) -> None:
     _, measure = cluster.MEASURES[name]
     for way in cluster.WAYS.values():
         assert measure(way, 0.1) > 0
+
+
+def test_strangers_at_the_door(tmp_path: pathlib.Path) -> None:
+    strangers.main(strangers.Args(rounds=1, seconds=0.3, settle_s=0.1, num_envs=4, out=tmp_path))
+    found = json.loads((tmp_path / "strangers.json").read_text())
+    (each,) = found["rounds"]
+    assert each["quiet"]["knocking"]["connects"] == 0
+    for way in ("decoy", "strangers"):
+        assert each[way]["knocking"]["connects"] > 0
+        assert each[way]["steps_per_s"] > 0
+    assert found["after"]["descriptors"] > 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from clusterenv.errors import WeightsCorrupt
 from clusterenv.learners.common import checkpoint
@@ -104,6 +107,25 @@ def test_another_format_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.M
     checkpoint.write(path, TENSORS, {})
     monkeypatch.undo()
     with pytest.raises(WeightsCorrupt, match="has format '99'; this version reads 1"):
+        checkpoint.read(path)
+
+
+@pytest.mark.parametrize("facts", ["", "{", "7", "[]", '"x"', "[" * 100_000], ids=lambda facts: facts[:3])
+def test_facts_that_cannot_be_read_are_damage(tmp_path: pathlib.Path, facts: str) -> None:
+    """Whoever wrote the file can have given it the hash that fits."""
+    about = {"format": str(checkpoint.FORMAT), "facts": facts, "hash": checkpoint._hash({}, facts)}
+    path = tmp_path / "1.safetensors"
+    path.write_bytes(save({}, about))
+    with pytest.raises(WeightsCorrupt, match="facts that cannot be read"):
+        checkpoint.read(path)
+
+
+@pytest.mark.parametrize("shape", [[0, 2**63], [0, 2**64 - 1], [2**63 - 1, 0]])
+def test_a_shape_that_torch_cannot_hold_is_damage(tmp_path: pathlib.Path, shape: list[int]) -> None:
+    header = json.dumps({"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    path = tmp_path / "1.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(WeightsCorrupt):
         checkpoint.read(path)
 
 

@@ -81,3 +81,23 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: pathlib.Path, content: str) 
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"run\.toml"):
         read_settings(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "config = 5",
+        "config = [1, 2]",
+        "config = 'ab'",
+        "algorithm = 7",
+        "[[config]]",
+        f"x = {'[' * 5_000}{']' * 5_000}",
+        f"x = {'9' * 5_000}",
+    ],
+    ids=lambda text: text[:14],
+)
+def test_a_file_of_other_things_is_refused(tmp_path: pathlib.Path, text: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f"format = 1\n{text}\n")
+    with pytest.raises(ConfigError, match=r"run\.toml"):
+        read_settings(path)

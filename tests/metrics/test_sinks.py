@@ -79,6 +79,25 @@ def test_another_file_is_refused(tmp_path: pathlib.Path) -> None:
     assert path.read_text() == "time,reward\n1,2\n"
 
 
+@pytest.mark.parametrize(
+    "row", ["", "1,2,x", "1,2,x,3,4", "a,2,x,3", "1,2.5,x,3", "1,2,x,y", "\0", '1,2,"x,3', f"1,{'9' * 5000},x,3"]
+)
+def test_a_row_that_is_none_is_refused_with_its_line(tmp_path: pathlib.Path, row: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(f"seconds,global_step,key,value\n1,1,x,1\n{row}\n")
+    with pytest.raises(ConfigError, match=r"metrics\.csv, line 3: .* is no row of seconds"):
+        list(csv_sink.read(path))
+    with pytest.raises(ConfigError):
+        CsvSink(path)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"seconds,global_step,key,value\n\xff\xfe,1,x,1\n")
+    with pytest.raises(ConfigError, match="line 2"):
+        list(csv_sink.read(path))
+
+
 def test_tensorboard_gets_scalars_and_the_configuration(tmp_path: pathlib.Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
         EventAccumulator,

@@ -8,8 +8,24 @@ import numpy as np
 import pytest
 
 from clusterenv.errors import ProtocolError
-from clusterenv.node.records import CODEC, describe_plainly, pack_reply, pack_report, unpack_reply, unpack_report
-from clusterenv.worker.actor import Fragment
+from clusterenv.node.records import (
+    CODEC,
+    attachment_from_data,
+    attachment_to_data,
+    describe_plainly,
+    fragment_spec_from_data,
+    fragment_spec_to_data,
+    pack_reply,
+    pack_report,
+    unpack_reply,
+    unpack_report,
+)
+from clusterenv.policy.distributions import Categorical
+from clusterenv.policy.graph import GraphSpec
+from clusterenv.spaces import Leaf
+from clusterenv.sync.weights import TensorSpec, WeightSpec
+from clusterenv.transport.fragments import FragmentSpec
+from clusterenv.worker.actor import Attachment, Fragment
 from clusterenv.worker.describe import BlockDescription
 from clusterenv.worker.loop import Reply
 from clusterenv.worker.report import Failure, Report
@@ -75,6 +91,11 @@ BAD_REPLIES: dict[str, tuple[Any, str]] = {
     "a fragment of another node": (Reply(Fragment(0, 1, [failure(0)])), "play"),
     "a report of another node": (Reply(Report(infos=[(0, {})])), "reset"),
     "a failure of another node": (Reply(failure=failure(9)), "reset"),
+    "a value beside an error": (Reply(5, error="no"), "call"),
+    "a value beside a failure": (Reply(5, failure=failure()), "call"),
+    "a number for a failure": (Reply(failure=5), "lend"),  # type: ignore[arg-type]
+    "a number for an error": (Reply(error=5), "lend"),  # type: ignore[arg-type]
+    "a fragment with text for a time": (Reply(Fragment(0, 1, [], "1")), "play"),  # type: ignore[arg-type]
     "a flag for a slot": (Reply(Report(infos=[(True, {})])), "reset"),
 }
 
@@ -82,7 +103,7 @@ BAD_REPLIES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("reply", "name"), BAD_REPLIES.values(), ids=BAD_REPLIES.keys())
 def test_a_reply_that_does_not_fit_is_refused(reply: Any, name: str) -> None:
     with pytest.raises(ProtocolError):
-        unpack_reply(CODEC.pack(reply), SLOTS, name)
+        unpack_reply(CODEC.pack(reply), SLOTS, name, 4)
 
 
 def test_metadata_that_cannot_travel_is_left_out() -> None:
@@ -91,3 +112,34 @@ def test_metadata_that_cannot_travel_is_left_out() -> None:
     assert came.metadata == {"fps": 30}
     assert (came.slots, came.render_mode, came.observation_space) == (SLOTS, "human", OBSERVATION)
     assert description.metadata.keys() == {"fps", "bad"}
+
+
+LEAF = Leaf((4,), np.dtype("<f4"))
+WEIGHTS = WeightSpec((TensorSpec("w", (2, 3), "<f4"),))
+ATTACHED = attachment_to_data(
+    Attachment(
+        GraphSpec(b"graph", ("w",), (LEAF,), (), 2, True), Categorical(2), (), WEIGHTS, 7, "A", deterministic=True
+    )
+)
+SIZES = fragment_spec_to_data(FragmentSpec(2, 16, 4, 1, (LEAF,), (), LEAF, 2, True))
+
+
+def test_a_policy_and_the_sizes_of_its_fragments_come_back() -> None:
+    assert attachment_to_data(attachment_from_data(CODEC.unpack(CODEC.pack(ATTACHED)))) == ATTACHED
+    assert fragment_spec_to_data(fragment_spec_from_data(CODEC.unpack(CODEC.pack(SIZES)), SLOTS, 1)) == SIZES
+
+
+@pytest.mark.parametrize("field", ["runtime", "distribution", "state", "weights", "seed", "name", "deterministic"])
+@pytest.mark.parametrize("value", [None, float("inf"), {}, b"x"], ids=repr)
+def test_a_policy_with_another_field_is_refused(field: str, value: Any) -> None:
+    for data in ({**ATTACHED, field: value}, {name: ATTACHED[name] for name in ATTACHED if name != field}, value):
+        with pytest.raises(ProtocolError):
+            attachment_from_data(data)
+
+
+@pytest.mark.parametrize("field", ["buffers", "steps", "observation", "state", "action", "params", "has_value"])
+@pytest.mark.parametrize("value", [None, -1, 2**4000, 1.5, "8", [[]]], ids=lambda value: str(value)[:5])
+def test_sizes_that_are_none_are_refused(field: str, value: Any) -> None:
+    for data in ({**SIZES, field: value}, {name: SIZES[name] for name in SIZES if name != field}, value):
+        with pytest.raises(ProtocolError):
+            fragment_spec_from_data(data, SLOTS, 1)

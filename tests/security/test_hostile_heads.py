@@ -12,8 +12,10 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.errors import ProtocolError
-from clusterenv.node.records import CODEC
+from clusterenv.node.records import CODEC, fragment_spec_to_data
 from clusterenv.node.service import Service
+from clusterenv.spaces import Leaf
+from clusterenv.transport.fragments import FragmentSpec
 from clusterenv.wire import messages as m
 from clusterenv.wire.frames import frame_of
 from tests.node.worlds import COUNTING
@@ -144,6 +146,9 @@ def step_frames(number: int = 1, action: int = 1) -> list[Any]:
     return [frame_of(np.array([number], np.uint32)), frame_of(np.array([action], np.int64))]
 
 
+SIZES = fragment_spec_to_data(FragmentSpec(1, 8, 1, 1, (), (), Leaf((), np.dtype("<i8")), 2, True))
+
+
 def test_a_node_goes_on_after_nonsense(built: Bench) -> None:
     """One node, one bad request after the other; then a good one."""
     post = {"worker": 0}
@@ -156,6 +161,8 @@ def test_a_node_goes_on_after_nonsense(built: Bench) -> None:
     assert built.error_of(m.Replace, worker=4000, seeds=[None], limit_s=1.0)
     assert built.error_of(m.Lend, workers=[4000], name="attach", memory=1, message=CODEC.pack({}))
     assert "no memory for" in built.error_of(m.Lend, workers=[0], name="exec", memory=1, message=CODEC.pack({}))
+    for name, data in (("share", {**SIZES, "steps": 2**4000}), ("share", {**SIZES, "buffers": -1}), ("attach", {})):
+        assert built.error_of(m.Lend, workers=[0], name=name, memory=1, message=CODEC.pack(data))
     assert built.error_of(m.Build, blocks=[(0, 1)], recipes=order(), limit_s=1.0), "it has been built"
     assert built.error_of(m.Weights, b"", memory=1, offset=0, size=0, kind="x", base=None, version=(0, 1), digest=b"")
     assert built.error_of(m.Step, lock_step=True, whole=True), "no frames"

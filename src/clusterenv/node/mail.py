@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterenv.errors import ProtocolError
-from clusterenv.node.records import CODEC, pack_message, unpack_reply
+from clusterenv.node.records import CODEC, check_reply, pack_message, unpack_reply
 from clusterenv.node.rows import copy_block
 from clusterenv.wire import messages as m
 from clusterenv.worker.actor import Fragment
@@ -116,8 +116,10 @@ class Mail:
     def _lent(self, host: Host) -> Handler:
         def take(answer: m.Answer, frames: Sequence[Any]) -> None:
             replies = {} if answer.error else CODEC.unpack(answer.value)
-            if type(replies) is not dict or not all(isinstance(reply, Reply) for reply in replies.values()):
+            if type(replies) is not dict:
                 raise ProtocolError("something else than replies came from workers that were lent memory.")
+            for reply in replies.values():
+                check_reply(reply, host.slots, "lend")
             for mine, worker in enumerate(host.workers):
                 if self._posted.get(worker) != answer.number:
                     continue

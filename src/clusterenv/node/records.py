@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode
 
 from clusterenv.errors import ProtocolError, ResultError
 from clusterenv.transport.fragments import FragmentSpec
+from clusterenv.wire.arrays import parts_of, shown
 from clusterenv.wire.plain import Codec
 from clusterenv.wire.policies import (
     distribution_from_data,
@@ -25,9 +26,10 @@ from clusterenv.worker.loop import Reply
 from clusterenv.worker.report import Failure, Report, packable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from clusterenv.node.base import Message
+
+# Of a number in the sizes of fragments; how much memory all of them take together is seen later.
+_MAX_SIZE = 2**31
 
 CODEC = Codec([AutoresetMode, BlockDescription, Failure, Fragment, Reply, Report])
 
@@ -74,20 +76,23 @@ def unpack_reply(data: bytes, slots: range, name: str, results: int | None = Non
 
     `results` is how many a call must have, one for every row that was asked.
     """
-    reply = CODEC.unpack(data)
+    return check_reply(CODEC.unpack(data), slots, name, results)
+
+
+def check_reply(reply: Any, slots: range, name: str, results: int | None = None) -> Reply:
+    """The same for a reply that came as a part of something else."""
     if not isinstance(reply, Reply) or type(reply.request) is not int or type(reply.error) not in (str, type(None)):
         raise ProtocolError(f"a {type(reply).__name__} came in place of a reply to {name!r}.")
     value = reply.value
     if reply.failure is not None:
         _check_failures([reply.failure], range(-1, slots.stop))
-    elif reply.error is None and name in _ANSWERS and not isinstance(value, _ANSWERS[name]):
+    failed = reply.failure is not None or reply.error is not None
+    if name in _ANSWERS and not isinstance(value, type(None) if failed else _ANSWERS[name]):
         raise ProtocolError(f"{name!r} was answered with a {type(value).__name__}.")
     if isinstance(value, Report):
         _check_report(value, slots)
     elif isinstance(value, Fragment):
-        _check_failures(value.failures, slots)
-        if any(type(each) is not int for each in (value.buffer, value.steps)) or value.steps < 0:
-            raise ProtocolError(f"a fragment came in buffer {value.buffer!r} with {value.steps!r} steps.")
+        _check_fragment(value, slots)
     elif results is not None and value is not None and len(value) != results:
         raise ProtocolError(f"{len(value)} results came of {results} slots.")
     return reply
@@ -111,6 +116,15 @@ def _check_report(report: Report, slots: range) -> None:
         if slot not in slots:
             raise ProtocolError(f"an observation came for slot {slot!r} from a node that has {slots}.")
     _check_failures(report.failures, slots)
+
+
+def _check_fragment(fragment: Fragment, slots: range) -> None:
+    _check_failures(fragment.failures, slots)
+    whole, times = (fragment.buffer, fragment.steps), (fragment.env_s, fragment.policy_s)
+    if any(type(each) is not int for each in whole) or any(type(each) is not float for each in times):
+        raise ProtocolError("a fragment came with other fields than a fragment has.")
+    if fragment.steps < 0:
+        raise ProtocolError(f"a fragment of {fragment.steps} steps came.")
 
 
 def _check_failures(failures: Any, slots: range) -> None:
@@ -160,16 +174,18 @@ def attachment_to_data(attachment: Attachment) -> dict[str, Any]:
     }
 
 
-def attachment_from_data(data: Mapping[str, Any]) -> Attachment:
-    """Undo `attachment_to_data`."""
+def attachment_from_data(data: Any) -> Attachment:
+    """Undo `attachment_to_data`; ProtocolError if that did not write this."""
+    fields = _fields(data, ("runtime", "distribution", "state", "weights", "seed", "name", "deterministic"))
+    runtime, distribution, state, weights, seed, name, deterministic = fields
     return Attachment(
-        runtime_from_data(data["runtime"]),
-        distribution_from_data(data["distribution"]),
-        leaves_from_data(data["state"]),
-        weights_from_data(data["weights"]),
-        int(data["seed"]),
-        str(data["name"]),
-        deterministic=bool(data["deterministic"]),
+        runtime_from_data(runtime),
+        distribution_from_data(distribution),
+        leaves_from_data(state),
+        weights_from_data(weights),
+        _exactly(int, seed, "seed"),
+        _exactly(str, name, "name"),
+        deterministic=_exactly(bool, deterministic, "deterministic"),
     )
 
 
@@ -186,17 +202,37 @@ def fragment_spec_to_data(spec: FragmentSpec) -> dict[str, Any]:
     }
 
 
-def fragment_spec_from_data(data: Mapping[str, Any], slots: range, workers: int) -> FragmentSpec:
-    """The sizes of fragments on a node with these slots."""
+def fragment_spec_from_data(data: Any, slots: range, workers: int) -> FragmentSpec:
+    """The sizes of fragments on a node with these slots; ProtocolError if something else came."""
+    fields = _fields(data, ("buffers", "steps", "observation", "state", "action", "params", "has_value"))
+    buffers, steps, observation, state, action, params, has_value = fields
     return FragmentSpec(
-        int(data["buffers"]),
-        int(data["steps"]),
+        _size(buffers, "buffers", 1),
+        _size(steps, "steps", 1),
         len(slots),
         workers,
-        leaves_from_data(data["observation"]),
-        leaves_from_data(data["state"]),
-        leaves_from_data(data["action"])[0],
-        int(data["params"]),
-        bool(data["has_value"]),
+        leaves_from_data(observation),
+        leaves_from_data(state),
+        leaves_from_data(parts_of(action, 1, "an action"))[0],
+        _size(params, "params", 0),
+        _exactly(bool, has_value, "has_value"),
         slots.start,
     )
+
+
+def _fields(data: Any, names: tuple[str, ...]) -> list[Any]:
+    if type(data) is not dict or data.keys() != set(names):
+        raise ProtocolError(f"something came in place of a dictionary with {', '.join(names)}.")
+    return [data[name] for name in names]
+
+
+def _exactly(kind: type, value: Any, what: str) -> Any:
+    if type(value) is not kind:
+        raise ProtocolError(f"{what} is {shown(value)}; it must be a {kind.__name__}.")
+    return value
+
+
+def _size(value: Any, what: str, least: int) -> int:
+    if type(value) is not int or not least <= value <= _MAX_SIZE:
+        raise ProtocolError(f"{what} is {shown(value)}; it must be a whole number from {least} to {_MAX_SIZE}.")
+    return value

@@ -19,7 +19,7 @@ from clusterenv.node.crew import Crew
 from clusterenv.node.joining import Joining
 from clusterenv.node.lending import Lending
 from clusterenv.node.mail import Mail
-from clusterenv.node.records import CODEC, attachment_to_data, unpack_report
+from clusterenv.node.records import CODEC, attachment_to_data, check_reply, unpack_report
 from clusterenv.node.returning import Return
 from clusterenv.node.rows import copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
@@ -278,8 +278,10 @@ class RemoteNode:
                 self._problems[worker] = Reply(error=answer.error)
                 return
             problem, pid = CODEC.unpack(answer.value)
-            if not isinstance(problem, Reply | None) or not isinstance(pid, int | None):
-                raise ProtocolError(f"a replacement was answered with a {type(problem).__name__}.")
+            if problem is not None:
+                check_reply(problem, self._crew.blocks[worker], "replace")
+            if not isinstance(pid, int | None):
+                raise ProtocolError(f"a replacement was answered with a process {str(pid)[:80]}.")
             self._problems[worker] = problem
             self._crew.pids[worker] = pid
             self._crew.alive[worker] = problem is None
@@ -414,7 +416,7 @@ class RemoteNode:
                 self._give_up(host, f"its node {host.name} left: {message.reason}")
             elif isinstance(message, ProtocolError):
                 self._give_up(host, f"its node {host.name} broke the protocol: {message}")
-        except (ProtocolError, TypeError, ValueError, LookupError) as error:
+        except (ProtocolError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             self._give_up(host, f"its node {host.name} broke the protocol: {error}")
 
     def _take_rows(self, host: Host, message: m.Rows, frames: Sequence[Any]) -> None:

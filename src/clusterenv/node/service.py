@@ -162,7 +162,7 @@ class Service:
         }
         try:
             handlers[type(request)](request, frames)
-        except (ClusterEnvError, TypeError, ValueError, LookupError, OSError, MemoryError) as error:
+        except (ClusterEnvError, TypeError, ValueError, LookupError, ArithmeticError, OSError, MemoryError) as error:
             words = words_of(error) or type(error).__name__
             _logger.warning("request %d (%s): %s", request.number, type(request).__name__, words)
             self._answer(request.number, error=words)

@@ -125,7 +125,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
             # Copies: the file is mapped, and may be replaced while the tensors live.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (no mapping)
             about = file.metadata() or {}
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, TypeError, ValueError, RuntimeError) as error:  # torch has its own for odd shapes
         raise WeightsCorrupt(f"the checkpoint {os.fspath(path)} cannot be read: {error}.") from error
     if about.get("format") != str(FORMAT):
         raise WeightsCorrupt(
@@ -134,7 +134,13 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     text = about.get("facts", "")
     if about.get("hash") != _hash(tensors, text):
         raise WeightsCorrupt(f"the checkpoint {os.fspath(path)} is damaged: its content does not have its hash.")
-    return Checkpoint(tensors, json.loads(text))
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict):
+        raise WeightsCorrupt(f"the checkpoint {os.fspath(path)} has facts that cannot be read.")
+    return Checkpoint(tensors, facts)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -118,11 +118,14 @@ def read_settings(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     """
     try:
         content = tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # a ValueError: no UTF-8, no TOML, or a number too long
         raise ConfigError(f"{os.fspath(path)} cannot be read: {error}.") from error
     if content.get("format") != FORMAT:
         raise ConfigError(f"{os.fspath(path)} has format={content.get('format')!r}; this version reads {FORMAT}.")
-    return str(content.get("algorithm", "")), dict(content.get("config", {}))
+    algorithm, config = content.get("algorithm", ""), content.get("config", {})
+    if not isinstance(algorithm, str) or not isinstance(config, dict):
+        raise ConfigError(f"{os.fspath(path)} must have a text for its algorithm and a table for its config.")
+    return algorithm, config
 
 
 def _versions() -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from clusterenv.errors import ConfigError, unknown
 
 Settings = TypeVar("Settings")
+_MAX_SHOWN = 200
 
 
 def to_table(settings: Any) -> dict[str, Any]:
@@ -71,7 +72,15 @@ def _fitted(hint: Any, value: Any, where: str) -> Any:
                 return tuple(value)
             return float(value) if option is float else value
     named = " or ".join(getattr(option, "__name__", str(option)) for option in options if option is not type(None))
-    raise ConfigError(f"{where}={value!r} must be {named}.")
+    raise ConfigError(f"{where}={_shown(value)} must be {named}.")
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # a number, or a list of them, with more digits than Python writes
+        text = "a number of thousands of digits"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _fits(option: Any, value: Any) -> bool:
@@ -81,7 +90,7 @@ def _fits(option: Any, value: Any) -> bool:
     if origin is tuple:
         return isinstance(value, (list, tuple)) and all(_fits(typing.get_args(option)[0], part) for part in value)
     if option is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if option is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, float) or _fits(int, value)
+    if option is int:  # one of more than 63 bits is a slip of the pen, and not every other type could hold it
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     return isinstance(option, type) and isinstance(value, option)

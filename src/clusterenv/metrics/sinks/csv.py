@@ -56,13 +56,21 @@ def read(path: str | os.PathLike[str]) -> Iterator[tuple[float, int, str, float]
     Raises:
         ConfigError: the file is not ours.
     """
-    with open(path, newline="", encoding="utf-8") as file:
+    # Half characters become marks, and the row with them is refused for what else is wrong with it, or kept.
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
         if file.readline().rstrip("\n") != ",".join(COLUMNS):
             raise ConfigError(f"{os.fspath(path)} does not begin with {','.join(COLUMNS)!r}: it is no metrics file.")
-        for line in file:
+        for number, line in enumerate(file, 2):
             if line.endswith("\n"):
-                seconds, global_step, key, value = next(csv.reader([line]))
-                yield float(seconds), int(global_step), key, float(value)
+                yield _row(line, f"{os.fspath(path)}, line {number}")
+
+
+def _row(line: str, where: str) -> tuple[float, int, str, float]:
+    try:
+        seconds, global_step, key, value = next(csv.reader([line]))
+        return float(seconds), int(global_step), key, float(value)
+    except (ValueError, StopIteration, csv.Error):
+        raise ConfigError(f"{where}: {line[:80]!r} is no row of {', '.join(COLUMNS)}.") from None
 
 
 def _repair(path: pathlib.Path, resume_at: int | None) -> None:

@@ -1,0 +1,1 @@
+"""Fuzz targets: every decoder of bytes or text that comes from outside."""
