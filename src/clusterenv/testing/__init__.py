@@ -1,5 +1,6 @@
-"""For tests of code that runs on clusters: hosts in network namespaces, whose links can be slowed and cut."""
+"""For tests of code that runs on clusters: environments that misbehave, hosts whose links can be slowed and cut."""
 
+from clusterenv.testing.chaos_env import Chaos, ChaosEnv, ChaosError
 from clusterenv.testing.network import NetHost, Network, why_not
 
-__all__ = ["NetHost", "Network", "why_not"]
+__all__ = ["Chaos", "ChaosEnv", "ChaosError", "NetHost", "Network", "why_not"]
