@@ -4,14 +4,17 @@ from clusterenv.testing.chaos_env import Chaos, ChaosEnv, ChaosError
 from clusterenv.testing.echo import EchoEnv, EchoPolicy, Place, echo_module, echo_slots
 from clusterenv.testing.history import History, Violation, check_history
 from clusterenv.testing.network import NetHost, Network, why_not
+from clusterenv.testing.processes import Deed, Nemesis, nodes_of, workers_of
 
 __all__ = [
     "Chaos",
     "ChaosEnv",
     "ChaosError",
+    "Deed",
     "EchoEnv",
     "EchoPolicy",
     "History",
+    "Nemesis",
     "NetHost",
     "Network",
     "Place",
@@ -19,5 +22,7 @@ __all__ = [
     "check_history",
     "echo_module",
     "echo_slots",
+    "nodes_of",
     "why_not",
+    "workers_of",
 ]
