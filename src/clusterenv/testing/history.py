@@ -154,8 +154,11 @@ class History:
         rows["acted"] = rows["version"] if batch.value is None else batch.value
         rows["newest"] = batch.version + batch.lag
         begins = self._rows(Kind.SEEN, batch.slot, batch.obs[0])
-        begins["kind"] = np.where(batch.worker_lost, Kind.FRESH, np.where(self._owes[batch.slot], Kind.RESET, Kind.SEEN))
-        self._owes[batch.slot] = False
+        owes = np.zeros(width, np.bool_)
+        slots, earliest = np.unique(batch.slot, return_index=True)
+        owes[earliest] = self._owes[slots]
+        begins["kind"] = np.where(batch.worker_lost, Kind.FRESH, np.where(owes, Kind.RESET, Kind.SEEN))
+        self._owes[slots] = False
         resets = self._rows(Kind.RESET, np.broadcast_to(batch.slot, ended.shape)[ended], batch.obs[1:][ended])
         # One column after the other: the same slot may come twice, with two fragments that follow each other.
         t, n = np.indices((steps, width))
@@ -173,7 +176,8 @@ class History:
         return sum(map(len, self._parts))
 
     def __iter__(self) -> Iterator[Row]:
-        for kind, slot, place, *rest in self.table.tolist():
+        table = self.table
+        for place, (kind, slot, _, *rest) in zip(table["place"].tolist(), table.tolist(), strict=True):
             yield Row(kind, slot, Place(*place), *rest)
 
     @property
