@@ -1,8 +1,8 @@
-"""What the network costs: the same batches on this host over shared memory, and over TCP with CURVE on loopback.
+"""What the network costs: the same batches on this host over shared memory, and over TCP with and without CURVE.
 
 python -m benchmarks.cluster [--rounds 5] [--out DIR]
 
-Both ways are measured in turn, round after round; the table shows medians over rounds, with the lowest and highest.
+All ways are measured in turn, round after round; the table shows medians over rounds, with the lowest and highest.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import json
 import pathlib
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tyro
@@ -21,12 +22,15 @@ from rich.table import Table
 
 import clusterenv
 from benchmarks.stats import spread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from clusterenv import Local, Tcp
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
-LOCAL, TCP = "local:{0}", "tcp:nodes=1,workers={0}"
+Way = Callable[[int], "Local | Tcp"]
+WAYS: dict[str, Way] = {
+    "local": Local,
+    "tcp": lambda workers: Tcp(nodes=1, workers=workers),
+    "insecure": lambda workers: Tcp(nodes=1, workers=workers, insecure=True),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,25 +38,25 @@ class Args:
     """Measure shared memory against TCP."""
 
     rounds: int = 5
-    """how often both ways are measured"""
+    """how often all ways are measured"""
     seconds: float = 2.0
     """length of one measurement"""
     out: pathlib.Path = RESULTS
     """folder for the JSON file"""
 
 
-def step_latency(cluster: str, seconds: float) -> float:
+def step_latency(cluster: Way, seconds: float) -> float:
     """The median time of a step of 64 CartPoles on one worker, in milliseconds."""
-    with clusterenv.make_vec("CartPole-v1", num_envs=64, cluster=cluster.format(1)) as envs:
+    with clusterenv.make_vec("CartPole-v1", num_envs=64, cluster=cluster(1)) as envs:
         envs.reset(seed=1)
         times = _step_times(envs, seconds)
     return float(np.median(times)) * 1e3
 
 
-def pixel_rate(cluster: str, seconds: float) -> float:
+def pixel_rate(cluster: Way, seconds: float) -> float:
     """Megabytes of observations per second, 64 environments with 84 x 84 x 4 bytes each on one worker."""
     with clusterenv.make_vec(
-        "benchmarks.envs:Pixels-v0", num_envs=64, cluster=cluster.format(1), vector_kwargs={"copy": False}
+        "benchmarks.envs:Pixels-v0", num_envs=64, cluster=cluster(1), vector_kwargs={"copy": False}
     ) as envs:
         observations, _ = envs.reset(seed=1)
         times = _step_times(envs, seconds)
@@ -94,18 +98,18 @@ def _agent() -> Any:
     return Agent()
 
 
-def rollout_rate(cluster: str, seconds: float) -> float:
+def rollout_rate(cluster: Way, seconds: float) -> float:
     """Environment steps per second of `rollout(128)`, 64 LunarLanders on two workers with a 64-64 policy."""
     return _played(cluster, seconds, stream=False)
 
 
-def stream_rate(cluster: str, seconds: float) -> float:
+def stream_rate(cluster: Way, seconds: float) -> float:
     """The same with `stream(steps=128)`."""
     return _played(cluster, seconds, stream=True)
 
 
-def _played(cluster: str, seconds: float, *, stream: bool) -> float:
-    with clusterenv.make_vec("LunarLander-v3", num_envs=64, cluster=cluster.format(2)) as envs:
+def _played(cluster: Way, seconds: float, *, stream: bool) -> float:
+    with clusterenv.make_vec("LunarLander-v3", num_envs=64, cluster=cluster(2)) as envs:
         envs.reset(seed=1)
         envs.attach(_agent(), sync="on-change", seed=1)
         envs.rollout(128)
@@ -122,7 +126,7 @@ def _played(cluster: str, seconds: float, *, stream: bool) -> float:
         return steps / (time.perf_counter() - began)
 
 
-MEASURES: dict[str, tuple[str, Callable[[str, float], float]]] = {
+MEASURES: dict[str, tuple[str, Callable[[Way, float], float]]] = {
     "step": ("one step of 64 CartPoles, ms", step_latency),
     "pixels": ("84x84x4 x 64 to the head, MB/s", pixel_rate),
     "rollout": ("rollout, LunarLander 64, steps/s", rollout_rate),
@@ -132,16 +136,19 @@ MEASURES: dict[str, tuple[str, Callable[[str, float], float]]] = {
 
 def main(args: Args) -> None:
     """Measure, show and save."""
-    found: dict[str, dict[str, list[float]]] = {name: {"local": [], "tcp": []} for name in MEASURES}
+    found: dict[str, dict[str, list[float]]] = {name: {way: [] for way in WAYS} for name in MEASURES}
     for _ in range(args.rounds):
         for name, (_, measure) in MEASURES.items():
-            for way, cluster in (("local", LOCAL), ("tcp", TCP)):
+            for way, cluster in WAYS.items():
                 found[name][way].append(measure(cluster, args.seconds))
-    table = Table("measured", "shared memory", "TCP + CURVE", "difference", "TCP / shared memory")
+    table = Table(
+        "measured", "shared memory", "TCP + CURVE", "difference", "TCP / shared memory", "without CURVE / with"
+    )
     for name, (title, _) in MEASURES.items():
         local, tcp = found[name]["local"], found[name]["tcp"]
         pairs = list(zip(local, tcp, strict=True))
-        columns = [local, tcp, [b - a for a, b in pairs], [b / a for a, b in pairs]]
+        bare = [b / a for a, b in zip(tcp, found[name]["insecure"], strict=True)]
+        columns = [local, tcp, [b - a for a, b in pairs], [b / a for a, b in pairs], bare]
         table.add_row(title, *(_shown(column) for column in columns))
     Console(width=160).print(table)
     args.out.mkdir(parents=True, exist_ok=True)

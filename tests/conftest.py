@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import re
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,43 @@ _USUAL: dict[signal.Signals, Any] = {
 for _signal, _usual in _USUAL.items():
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _usual)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What can be asked for on the command line."""
+    parser.addoption(
+        "--engines",
+        default="",
+        metavar="KIND,...",
+        help="run tests/conformance over these clusters: inproc, local, tcp, ssh, slurm, ray",
+    )
+
+
+# Tests that share what is slow to start, by what their names have in common: each group goes to one process of the
+# suite. Marks would say it more nicely, but the schedulers of pytest-xdist see names only; its own groups, which are a
+# part of names too, get lost with pytest 9.2.
+_GROUPS = (
+    re.compile(r"(tests/launchers/test_(?:ray_real|slurm_returns)\.py)"),
+    re.compile(r"(tests/conformance/).*[\[-](inproc|local|tcp|ssh|slurm|ray)[\]-]"),
+)
+
+
+def group_of(nodeid: str) -> str:
+    """The group of a test; its own name if it stands for itself."""
+    found = next(filter(None, (group.match(nodeid) for group in _GROUPS)), None)
+    return nodeid if found is None else " ".join(found.groups())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several processes: groups together, the largest first."""
+    scheduling: Any = importlib.import_module("xdist.scheduler").LoadScopeScheduling
+
+    class Groups(scheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
 from dataclasses import dataclass
 from typing import NoReturn
 
 import pytest
 
+import clusterenv
 from clusterenv.testing import why_not
 
 
@@ -41,6 +43,16 @@ def needs_network() -> None:
     reason = why_not()
     if reason is not None:
         _missing(reason)
+
+
+def interpreter(folder: pathlib.Path) -> str:
+    """A Python that finds this repository as an installed one would: who logs in is at home, without our paths."""
+    program = folder / "python"
+    root = pathlib.Path(__file__).parents[1]
+    paths = os.pathsep.join([str(pathlib.Path(clusterenv.__file__).parents[1]), str(root)])
+    program.write_text(f'#!/bin/sh\ncd "{root}"\nPYTHONPATH="{paths}" exec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
+    return str(program)
 
 
 def path_of(variable: str) -> pathlib.Path:

@@ -18,6 +18,7 @@ TREE = {
     "ConfigError": ("ClusterEnvError", "ValueError"),
     "ConfigTypeError": ("ConfigError", "TypeError"),
     "EnvError": ("ClusterEnvError",),
+    "GivenUp": ("LaunchError",),
     "LaunchError": ("ClusterEnvError", "RuntimeError"),
     "PolicyError": ("ClusterEnvError", "RuntimeError"),
     "ProtocolError": ("ClusterEnvError", "RuntimeError"),

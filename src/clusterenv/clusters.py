@@ -26,6 +26,12 @@ from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 if TYPE_CHECKING:
     from typing import Any
 
+# What is said, by the head and by each node, whenever somebody has asked for it.
+INSECURE = (
+    "INSECURE: no encryption, and nobody proves who he is. Whoever can reach the head's port, or listen to this "
+    "network, can read and change observations, actions and weights. Only for a network on which you trust everybody."
+)
+
 # Larger numbers are a slip of the pen.
 MAX_NODES = 4096
 MAX_WORKERS_PER_NODE = 1024
@@ -77,6 +83,8 @@ class Remote:
         bind: the address at which the head listens, "host" or "host:port"; "" leaves the choice to the head: loopback
             for `tcp`, the address that routes to the hosts otherwise.
         wait_s: how long the head waits for the nodes, in seconds; None waits for ever.
+        insecure: no encryption, and nobody proves who he is: for a network on which you trust everybody. Never part of
+            the text, so that no file and no variable can turn it on.
     """
 
     kind: ClassVar[str] = ""
@@ -87,6 +95,7 @@ class Remote:
     imports: tuple[str, ...] = ()
     bind: str = ""
     wait_s: float | None = 60.0
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -100,6 +109,8 @@ class Remote:
         _check_python(self)
         _check_imports(self)
         _check_seconds(self)
+        if not isinstance(self.insecure, bool):
+            raise ConfigTypeError(f"{self.kind}: insecure={self.insecure!r} must be True or False.")
         if self.bind:
             split_address(self.bind, what=f"{self.kind}: bind")
 
@@ -354,6 +365,8 @@ def _values(kind: type[Remote], text: str, options: list[str]) -> dict[str, Any]
         where = f"cluster={text[:80]!r}: "
         if not equals:
             raise ConfigError(f"{where}{option[:80]!r} must be key=value, as in 'workers=4'.")
+        if key == "insecure":
+            raise ConfigError(f"{where}insecure= cannot be part of a text. Type --insecure, or use the typed form.")
         if key not in known:
             raise ConfigError(where + unknown("key", key, known))
         several = known[key].type == "tuple[str, ...]"
@@ -406,8 +419,8 @@ def _options(cluster: Remote) -> list[str]:
 
 
 def _fields(kind: type[Remote]) -> list[Field[Any]]:
-    """The fields that a key of the text can set: those with a default."""
-    return [each for each in fields(kind) if each.init and each.default is not MISSING]
+    """The fields that a key of the text can set: those with a default, but for the one that must be typed each time."""
+    return [each for each in fields(kind) if each.init and each.default is not MISSING and each.name != "insecure"]
 
 
 # Checks. Each raises ConfigError with the value, what it must be, and an example.

@@ -27,10 +27,12 @@ class OnLoss(enum.Enum):
     """What happens when a worker is lost or an environment raises.
 
     RESTART: its slots come back truncated with `info["worker_lost"]`, then go on in fresh environments.
+    SHRINK: the same; but a `stream` goes on with fewer workers where no other can be had, and takes back who comes.
     RAISE: the call raises `WorkerLost` or `EnvError`; `reset()` makes the batch whole again.
     """
 
     RESTART = "restart"
+    SHRINK = "shrink"
     RAISE = "raise"
 
 

@@ -11,6 +11,7 @@ Each says what was wrong, with the value, what was expected, and what to do.
         WeightsError       the weights are not finite, or not those of the attached policy
       LaunchError          a worker could not be started
         WorkersMissing     some did not report in time
+        GivenUp            the head has given this node up, and takes a fresh one in its place
       WorkerLost           a worker died, hung or was cut off                            (also a RuntimeError)
       EnvError             an environment raised; its own type and traceback are kept
       ResultError          a result could not travel back to the head
@@ -65,6 +66,10 @@ class WeightsError(ConfigError):
 
 class LaunchError(ClusterEnvError, RuntimeError):
     """A worker could not be started."""
+
+
+class GivenUp(LaunchError):
+    """The head has given this node up, and takes a fresh one in its place."""
 
 
 class WorkersMissing(LaunchError):

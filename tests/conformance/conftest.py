@@ -5,23 +5,29 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
-import sys
+import shutil
+import tempfile
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from gymnasium.wrappers import FlattenObservation, TimeLimit
 
-import clusterenv
 from clusterenv import ClusterEnv, make_vec
-from clusterenv.clusters import Slurm, Ssh
-from tests.conformance.kit import CLUSTERS, DRESS, NUM_ENVS, SAMPLE, TRIAL, slots
-from tests.services import SshServer, path_of
+from clusterenv.clusters import Ray, Slurm, Ssh
+from clusterenv.transport.addresses import LOOPBACK, own_addresses
+from tests.conformance.kit import DRESS, ENGINES, NUM_ENVS, SAMPLE, TEXTS, TRIAL, USUAL, WALK, slots
+from tests.rays import need, need_ray, two_hosts
+from tests.services import SshServer, interpreter, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from clusterenv.config import Cluster
+
+
+# The batches that all tests share live at one time, with two nodes each.
+RAY_CPUS = 16
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,29 +37,50 @@ def cheap_collections() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="session", params=CLUSTERS)
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str | Cluster:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test over the clusters that were asked for, as far as it is about them."""
+    if "cluster" not in metafunc.fixturenames:
+        return
+    asked = metafunc.config.getoption("engines")
+    chosen = tuple(asked.split(",")) if asked else USUAL
+    if not asked and metafunc.definition.get_closest_marker("walk"):
+        chosen = WALK
+    if unknown := set(chosen) - {*USUAL, *ENGINES}:
+        raise pytest.UsageError(f"--engines: {sorted(unknown)} is none of {[*USUAL, *ENGINES]}.")
+    about = metafunc.definition.get_closest_marker("kinds")
+    kinds = [kind for kind in chosen if about is None or kind in about.args]
+    metafunc.parametrize("cluster", kinds, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | Cluster]:
     """Where the environments live."""
     kind = str(request.param)
-    if kind not in ("ssh", "slurm"):
-        return kind
-    folder = tmp_path_factory.mktemp(kind)
-    if kind == "ssh":
+    if kind in TEXTS:
+        yield TEXTS[kind]
+    elif kind == "ssh":
         sshd = SshServer(path_of("CLUSTERENV_TEST_SSH"))
         known, identity = sshd.file("known_hosts"), sshd.file("id")
-        return Ssh(hosts=sshd.hosts, known_hosts=known, identity=identity, python=_interpreter(folder), workers=1)
-    os.environ["SLURM_CONF"] = str(path_of("CLUSTERENV_TEST_SLURM_CONF"))
-    return Slurm(nodes=2, workers=1, python=_interpreter(folder), folder=str(folder / "keys"))
+        python = interpreter(tmp_path_factory.mktemp(kind))
+        yield Ssh(hosts=sshd.hosts, known_hosts=known, identity=identity, python=python, workers=1)
+    elif kind == "slurm":
+        folder = tmp_path_factory.mktemp(kind)
+        os.environ["SLURM_CONF"] = str(path_of("CLUSTERENV_TEST_SLURM_CONF"))
+        yield Slurm(nodes=2, workers=1, python=interpreter(folder), folder=str(folder / "keys"))
+    else:
+        yield from _ray_cluster()
 
 
-def _interpreter(folder: pathlib.Path) -> str:
-    """A Python that finds this repository as an installed one would: who logs in is at home, without our paths."""
-    program = folder / "python"
-    root = pathlib.Path(__file__).parents[2]
-    paths = os.pathsep.join([str(pathlib.Path(clusterenv.__file__).parents[1]), str(root)])
-    program.write_text(f'#!/bin/sh\ncd "{root}"\nPYTHONPATH="{paths}" exec "{sys.executable}" "$@"\n')
-    program.chmod(0o755)
-    return str(program)
+def _ray_cluster() -> Iterator[Cluster]:
+    need_ray()
+    alone = "unshare --net sh -c 'ip link set lo up && exec python -m pytest tests/conformance --engines ray'"
+    need(own_addresses() == [LOOPBACK], f"Ray would listen on {own_addresses()}. Give it only loopback: {alone}")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="ray"))
+    try:
+        with two_hosts([], folder, RAY_CPUS) as address:
+            yield Ray(nodes=2, workers=1, address=address)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

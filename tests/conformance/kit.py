@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
     from clusterenv import ClusterEnv
 
-CLUSTERS = ("inproc", "local:2", "tcp:nodes=2,workers=1")
-# Behind the launcher they are the same as tcp: `test_engines` takes a walk through all of it on each.
-ENGINES = ("ssh", "slurm")
+# Every kind of cluster that the suite knows. Behind their launchers the engines are the same as tcp: unless others are
+# asked for with --engines, all tests run over the first three, and `test_engines` takes a walk through all of it.
+USUAL, ENGINES = ("inproc", "local", "tcp"), ("ssh", "slurm", "ray")
+WALK = ("ssh", "slurm")
+TEXTS = {"inproc": "inproc", "local": "local:2", "tcp": "tcp:nodes=2,workers=1"}
 # With processes to kill, and values that have to travel; with other hosts; with hosts that can be started again.
-beyond = pytest.mark.parametrize("cluster", CLUSTERS[1:], indirect=True)
-abroad = replaceable = pytest.mark.parametrize("cluster", CLUSTERS[2:], indirect=True)
+beyond = pytest.mark.kinds("local", "tcp", *ENGINES)
+abroad = pytest.mark.kinds("tcp", *ENGINES)
+replaceable = pytest.mark.kinds("tcp", *ENGINES)
 
 TRIAL, SAMPLE = "tests.conformance.envs:Conformance/Trial-v0", "tests.conformance.envs:Conformance/Sample-v0"
 # Two workers get three and two slots.
@@ -109,8 +112,8 @@ def kill(envs: ClusterEnv, worker: int) -> None:
 def kill_node(envs: ClusterEnv, worker: int) -> None:
     """Kill the node of this worker, which is on this host."""
     process = psutil.Process(envs.worker_pids()[worker])
-    (node,) = [each for each in process.parents() if " -m clusterenv node " in f"{' '.join(each.cmdline())} "]
-    kill_process(node)
+    nodes = [each for each in process.parents() if " -m clusterenv node " in f"{' '.join(each.cmdline())} "]
+    kill_process(nodes[0])  # above it there may be a shell that starts it again
     wait_until(lambda: ended(process), LIMIT_S)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Make = Callable[..., ClusterEnv]
 
-pytestmark = [pytest.mark.xdist_group("engines"), pytest.mark.parametrize("cluster", ENGINES, indirect=True)]
+pytestmark = [pytest.mark.kinds(*ENGINES), pytest.mark.walk]
 
 
 def test_steps_calls_and_policies_are_those_of_one_process(make: Make) -> None:

@@ -10,6 +10,7 @@ import pytest
 from clusterenv import EnvError, WorkerLost
 from tests.conformance.kit import (
     FIRST,
+    LIMIT_S,
     NUM_ENVS,
     QUIET,
     SECOND,
@@ -25,6 +26,7 @@ from tests.conformance.kit import (
     wait_at,
 )
 from tests.env.kit import assert_same
+from tests.zoo import wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -193,6 +195,64 @@ def test_a_killed_worker_is_raised(strict: ClusterEnv) -> None:
         assert "SIGKILL" in str(caught.value)
     expected = quiet(strict)
     unharmed(strict.step(actions(strict)), expected[0], [0, 1, 2, 3, 4])
+
+
+# Losses while others come back.
+
+
+@pytest.fixture
+def hurt_meanwhile(next_step: ClusterEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the first replacement is waited for, worker 0 is killed."""
+    node = next_step._engine.node
+    ready = node.ready
+    hurt: list[int] = []
+
+    def lost_worker() -> bool:
+        node.look()
+        return not node.alive(0)
+
+    def kill_first(workers: Any, limit_s: Any) -> Any:
+        if not hurt:
+            hurt.append(0)
+            kill(next_step, 0)
+            wait_until(lost_worker, LIMIT_S)
+        return ready(workers, limit_s)
+
+    monkeypatch.setattr(node, "ready", kill_first)
+
+
+@beyond
+@pytest.mark.usefixtures("hurt_meanwhile")
+def test_a_worker_that_is_lost_while_another_comes_back(next_step: ClusterEnv) -> None:
+    expected = quiet(next_step, 1)
+    kill(next_step, 1)
+    answer = next_step.step(actions(next_step))
+    assert lost(answer[4]) == SECOND
+    unharmed(answer, expected[1], FIRST)
+    answer = next_step.step(actions(next_step))
+    assert lost(answer[4]) == FIRST, "it had gone on after the first loss"
+    np.testing.assert_array_equal(answer[0][:, 1], [2, 2, 2, 0, 0])
+    answer = next_step.step(actions(next_step))
+    assert lost(answer[4]) == []
+    np.testing.assert_array_equal(answer[0][:, 1], [0, 0, 0, 1, 1])
+
+
+@beyond
+@pytest.mark.usefixtures("hurt_meanwhile")
+def test_a_worker_that_is_lost_while_another_comes_back_in_recv(next_step: ClusterEnv, tmp_path: pathlib.Path) -> None:
+    quiet(next_step, 1)
+    gate = tmp_path / "gate"
+    next_step.set_attr("misbehave", wait_at(gate), indices=[0])
+    next_step.send([1], slots=[0])
+    inside(gate)
+    kill(next_step, 1)
+    next_step.send([1], slots=[3])
+    assert next_step.recv()[4]["env_id"].tolist() == [3]
+    next_step.send([1], slots=[4])
+    *_, truncated, infos = next_step.recv(2)
+    assert infos["env_id"].tolist() == [0, 4]
+    assert lost(infos) == [0, 1]
+    assert truncated.tolist() == [True, True]
 
 
 # Nodes that are killed.

@@ -12,7 +12,7 @@ import pytest
 
 from clusterenv import ClusterEnv, ClusterEnvError, ConfigError, EnvError
 from tests.conformance.envs import TrialEnv
-from tests.conformance.kit import CLUSTERS, TRIAL, abroad
+from tests.conformance.kit import TEXTS, TRIAL, abroad
 from tests.env.policies import Linear
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Make = Callable[..., ClusterEnv]
 
-TCP = CLUSTERS[2]
+TCP = TEXTS["tcp"]
 
 
 def test_functions_do_not_go_to_other_hosts() -> None:

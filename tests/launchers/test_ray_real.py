@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import json
 import logging
 import os
@@ -28,63 +27,36 @@ from clusterenv.clusters import Ray
 from clusterenv.launchers import ray as ray_module
 from clusterenv.launchers.ray import RayLauncher
 from tests.launchers.kit import KEYS, StandIn, stand_in, wait_gone
+from tests.rays import LIMIT_S, ROOT, environment, need, need_ray, start_two_hosts, two_hosts
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
-# Ray starts in five seconds on a quiet machine, and in half a minute on a busy one.
-LIMIT_S = 90.0
 CPUS = 2  # of each of the two hosts
 
 
 @pytest.fixture(name="inside", scope="module")
 def _inside() -> Iterator[Callable[[str], None]]:
     """Runs a function of this file inside the namespace, with the address of a Ray of two hosts in RAY_ADDRESS."""
-    _need(importlib.util.find_spec("ray") is not None, 'ray is missing: pip install "clusterenv[ray]"')
+    need_ray()
     tools = os.geteuid() == 0 and shutil.which("ip") and shutil.which("nsenter")
-    _need(bool(tools), "a network namespace needs root, ip and nsenter")
+    need(bool(tools), "a network namespace needs root, ip and nsenter")
     name = f"clusterenv-ray-{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-    _need(made.returncode == 0, f"no network namespace: {made.stderr.strip()}")
+    need(made.returncode == 0, f"no network namespace: {made.stderr.strip()}")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ray"))  # short: the names of Unix sockets may not be long
     try:
         subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
-        env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        env |= {"HOME": str(folder), "RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
-        env |= {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-        words = ["nsenter", f"--net=/run/netns/{name}", sys.executable, "-m", "tests.launchers.test_ray_real"]
-        with _ray_of_two_hosts(words, env, folder) as address:
-            yield lambda what: _run([*words, what], {**env, "RAY_ADDRESS": address}, folder)
+        enter = ["nsenter", f"--net=/run/netns/{name}"]
+        words = [*enter, sys.executable, "-m", "tests.launchers.test_ray_real"]
+        with two_hosts(enter, folder, CPUS) as address:
+            yield lambda what: _run([*words, what], {**environment(folder), "RAY_ADDRESS": address}, folder)
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=False)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _need(there: bool, reason: str) -> None:
-    if not there:
-        (pytest.fail if os.environ.get("CLUSTERENV_NEED_SERVICES") == "1" else pytest.skip)(reason)
-
-
-@contextlib.contextmanager
-def _ray_of_two_hosts(words: list[str], env: dict[str, str], folder: pathlib.Path) -> Iterator[str]:
-    # Ray starts and ends processes as it likes: as descendants of ours they would look like leaks of a test.
-    words = ["setsid", "--fork", *words, "serve_two_hosts"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(words, env=env, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log)
-    assert process.stdin is not None
-    told = folder / "address"
-    try:
-        process.wait(LIMIT_S)
-        wait_until(told.exists, LIMIT_S, lambda: (folder / "log").read_text()[-2000:])
-        yield told.read_text()
-    finally:
-        process.stdin.close()
-        if (folder / "pid").exists():
-            wait_gone(int((folder / "pid").read_text()), limit_s=LIMIT_S)
 
 
 def _run(words: list[str], env: dict[str, str], folder: pathlib.Path) -> None:
@@ -143,23 +115,6 @@ def test_a_ray_that_goes_away(inside: Callable[[str], None]) -> None:
 
 
 # Inside the namespace.
-
-
-def serve_two_hosts() -> None:
-    folder = pathlib.Path(os.environ["HOME"])
-    (folder / "pid").write_text(str(os.getpid()))
-    cluster = _two_hosts()
-    (folder / "part").write_text(cluster.address)
-    (folder / "part").rename(folder / "address")
-    sys.stdin.read()
-    cluster.shutdown()
-
-
-def _two_hosts() -> Any:
-    utils: Any = importlib.import_module("ray.cluster_utils")
-    cluster = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS, "include_dashboard": False})
-    cluster.add_node(num_cpus=CPUS)
-    return cluster
 
 
 @contextlib.contextmanager
@@ -360,10 +315,12 @@ def inside_replaced_node() -> None:
 
 
 def _node_processes() -> list[psutil.Process]:
-    """The node programs: children of actors."""
+    """The node programs: children of actors, in this network namespace."""
     found = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.readlink(f"/proc/{process.pid}/ns/net") != os.readlink("/proc/self/ns/net"):
+                continue
             if process.cmdline()[1:4] == ["-m", "clusterenv", "node"] and "ray::" in _name_of(process.parent()):
                 found.append(process)
     return found
@@ -397,7 +354,7 @@ def inside_no_ray() -> None:
 
 
 def inside_ray_goes_away() -> None:
-    cluster, node = _two_hosts(), fresh_stand_in()
+    cluster, node = start_two_hosts(CPUS), fresh_stand_in()
     with launched(node, address=cluster.address) as launcher:
         records = node.wait_for(2, LIMIT_S)
         wait_running(launcher, 2)
@@ -410,5 +367,4 @@ def inside_ray_goes_away() -> None:
 
 
 if __name__ == "__main__":
-    what = sys.argv[1]
-    globals()[what if what.startswith("serve") else f"inside_{what}"]()
+    globals()[f"inside_{sys.argv[1]}"]()

@@ -18,7 +18,7 @@ from clusterenv.clusters import Slurm
 from clusterenv.errors import LaunchError
 from clusterenv.launchers import slurm as slurm_module
 from clusterenv.launchers.base import NodeJob
-from clusterenv.launchers.commands import answer_of
+from clusterenv.launchers.commands import Answer, answer_of
 from clusterenv.launchers.slurm import SlurmLauncher
 from clusterenv.launchers.slurm_words import (
     JobId,
@@ -384,6 +384,40 @@ def test_a_preempted_job_that_slurm_requeues_is_waited_for(fakes: Fakes, folder:
     launcher.close(LIMIT_S)
 
 
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "BOOT_FAIL"])
+def test_a_state_that_may_pass_is_no_end_at_once(
+    fakes: Fakes, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    launcher = start(folder)
+    for output, shown in (
+        (f"{state}|None", f"REQUEUED (it was {state})"),
+        ("REQUEUED|None", "REQUEUED"),
+        ("PENDING|BeginTime", "PENDING (BeginTime)"),
+        ("SUSPENDED|None", "SUSPENDED"),
+        (f"{state}|None", f"REQUEUED (it was {state})"),
+    ):
+        fakes.answers("squeue", output + "\n")
+        wait_until(lambda shown=shown: launcher.status() == f"job 12: {shown}", LIMIT_S, launcher.status)  # type: ignore[misc]
+        assert launcher.failure() is None
+        assert launcher.restart(0), "it may come back"
+    monkeypatch.setattr(slurm_module, "RETURN_S", 0.0)
+    wait_until(lambda: launcher.failure() is not None, LIMIT_S, launcher.status)
+    assert f"job 12 is {state}." in str(launcher.failure())
+    assert not launcher.restart(0)
+    launcher.close(LIMIT_S)
+
+
+def test_a_job_that_is_done_is_a_failure_to_who_waits_for_a_node(fakes: Fakes, folder: pathlib.Path) -> None:
+    launcher = start(folder)
+    wait_until(lambda: launcher.status() == "job 12: RUNNING", LIMIT_S, launcher.status)
+    assert launcher.restart(1)
+    fakes.answers("squeue", "COMPLETED|None\n")
+    wait_until(lambda: launcher.failure() is not None, LIMIT_S, launcher.status)
+    assert launcher.failure() == "job 12 is COMPLETED. Its nodes have left for good."
+    assert not launcher.restart(1)
+    launcher.close(LIMIT_S)
+
+
 def test_a_failure_tells_the_last_lines_of_each_node(fakes: Fakes, folder: pathlib.Path) -> None:
     launcher = start(folder)
     assert launcher.logs() == {}
@@ -455,22 +489,35 @@ def test_no_program_sees_the_keys(fakes: Fakes, folder: pathlib.Path) -> None:
 
 # Scripts.
 
-SMALL = """\
+TASK = """sh -c 'told=
+trap "told=1" TERM USR2
+for try in $(seq 20); do
+  "$@"
+  code=$?
+  [ -z "$told" ] || exit 75
+  [ $code -gt 128 ] || [ $code = 75 ] || exit $code
+  sleep 1
+done
+exit $code' node"""
+SMALL = f"""\
 #!/bin/sh
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
 #SBATCH --no-kill
+#SBATCH --requeue
+#SBATCH --signal=USR2@60
 #SBATCH --open-mode=append
 
 srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpu-bind=none --no-kill --kill-on-bad-exit=0 --wait=0 --label \
---input=none /opt/venv/bin/python -m clusterenv node --head tcp+curve://10.0.0.1:5555 --import my_envs \
+--input=none {TASK} /opt/venv/bin/python -m clusterenv node --head tcp+curve://10.0.0.1:5555 --import my_envs \
 --key-file '~/.clusterenv/slurm-NEW/keys'
 code=$?
+[ $code != 75 ] || ! scontrol requeue "$SLURM_JOB_ID" || exit 0
 rm -f -- '~/.clusterenv/slurm-NEW/keys'
 exit $code
 """
-LARGE = """\
+LARGE = f"""\
 #!/bin/sh
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
@@ -480,14 +527,17 @@ LARGE = """\
 #SBATCH --qos=high
 #SBATCH --time=1-00:00:00
 #SBATCH --no-kill
+#SBATCH --requeue
+#SBATCH --signal=USR2@60
 #SBATCH --open-mode=append
 #SBATCH --mem=8G
 #SBATCH --signal=B:USR2@90
 
 srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=16 --cpu-bind=none --no-kill --kill-on-bad-exit=0 \
---wait=0 --label --input=none /opt/venv/bin/python -m clusterenv node --head tcp+curve://10.0.0.1:5555 \
+--wait=0 --label --input=none {TASK} /opt/venv/bin/python -m clusterenv node --head tcp+curve://10.0.0.1:5555 \
 --import my_envs --key-file '/my scratch/slurm-NEW/keys'
 code=$?
+[ $code != 75 ] || ! scontrol requeue "$SLURM_JOB_ID" || exit 0
 rm -f -- '/my scratch/slurm-NEW/keys'
 exit $code
 """
@@ -509,6 +559,18 @@ def test_the_script_of_a_large_job() -> None:
         folder="/my scratch",
     )
     assert SlurmLauncher(cluster).script(JOB) == LARGE
+
+
+@pytest.mark.parametrize(
+    ("time", "told"),
+    [
+        *[("", True), ("UNLIMITED", True), ("5", True), ("90:00", True), ("0:05:00", True), ("1-0", True)],
+        *[("0-0:05", True), ("4", False), ("4:59", False), ("0:04:59", False), ("0-0:04:59", False)],
+    ],
+)
+def test_a_short_job_is_not_told_before_its_end(time: str, told: bool) -> None:
+    """Slurm may be a minute early: such a job would be told at its start, and requeue itself for ever."""
+    assert ("#SBATCH --signal=USR2@60\n" in SlurmLauncher(Slurm(time=time)).script(JOB)) is told
 
 
 ODD_WORDS = [
@@ -553,8 +615,10 @@ def _command(cluster: Slurm, job: NodeJob, key_file: str) -> list[str]:
     """The words that srun runs, as a shell reads them."""
     script = batch_script(cluster, job.line(key_file), key_file)
     start_of = "--label --input=none "
-    line = script[script.index(start_of) + len(start_of) : script.rindex("\ncode=$?\nrm -f")]
-    return shlex.split(line)
+    line = script[script.index(start_of) + len(start_of) : script.rindex("\ncode=$?\n[ $code")]
+    words = shlex.split(line)
+    assert words[:4] == shlex.split(TASK)
+    return words[4:]
 
 
 @pytest.mark.parametrize("word", [word for word in ODD_WORDS if word])
@@ -571,3 +635,55 @@ def test_a_shell_runs_the_script_with_the_very_words(word: str, tmp_path: pathli
     (words,) = fakes.calls("srun")
     assert words[-len(job.command(str(keys))) :] == job.command(str(keys))
     assert not keys.exists()
+
+
+ENDINGS = {
+    # what the node does; the exit code of the job, how often the node ran, whether the job is requeued
+    "well": ("exit 0", 0, 1, False),
+    "badly": ("exit 3", 3, 1, False),
+    "killed twice": ("[ $ran = 3 ] || kill -9 $$; exit 0", 0, 3, False),
+    "given up once": ("[ $ran = 2 ] || exit 75; exit 0", 0, 2, False),
+    "told to leave": ("kill -USR2 $PPID; exit 0", 0, 1, True),
+    "told to leave by others": ("kill -TERM $PPID; kill -9 $$", 0, 1, True),
+}
+
+
+@pytest.mark.parametrize(("does", "code", "runs", "requeued"), ENDINGS.values(), ids=ENDINGS)
+def test_how_a_job_ends(
+    does: str,
+    code: int,
+    runs: int,
+    requeued: bool,
+    tmp_path: pathlib.Path,
+    fakes: Fakes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a real shell: a node is started again if it was killed, and the job requeues itself if Slurm told it to go."""
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    answer, keys, ran = run_job(tmp_path, fakes, does)
+    assert answer.code == code, answer.words
+    assert len(ran) == runs
+    assert fakes.calls("scontrol") == ([["requeue", "12"]] if requeued else [])
+    assert keys.exists() == requeued, "who comes back needs the keys"
+
+
+def test_a_job_that_may_not_be_requeued_ends(
+    tmp_path: pathlib.Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    answer, keys, ran = run_job(tmp_path, fakes, "kill -USR2 $PPID; exit 0", refuse=1)
+    assert answer.code == 75
+    assert len(ran) == 1
+    assert not keys.exists()
+
+
+def run_job(tmp_path: pathlib.Path, fakes: Fakes, does: str, refuse: int = 0) -> tuple[Answer, pathlib.Path, str]:
+    fakes.answers("srun", first='while [ "$1" != sh ]; do shift; done; exec "$@"')
+    fakes.answers("scontrol", code=refuse)
+    keys, program = tmp_path / "keys", tmp_path / "node"
+    keys.write_text(KEYS)
+    program.write_text(f"#!/bin/sh\nprintf x >> {tmp_path}/ran\nran=$(wc -c < {tmp_path}/ran)\n{does}\n")
+    program.chmod(0o755)
+    (tmp_path / "job.sh").write_text(batch_script(Slurm(), str(program), str(keys)))
+    answer = answer_of(["/bin/sh", str(tmp_path / "job.sh")], LIMIT_S)
+    return answer, keys, (tmp_path / "ran").read_text()

@@ -180,7 +180,7 @@ def on_stage(
     monkeypatch: pytest.MonkeyPatch, theatre: Theatre, num_envs: int = 4, wait_s: float | None = 5.0
 ) -> Iterator[Head]:
     """A head that has started with these nodes."""
-    monkeypatch.setattr(joining, "Hub", lambda keys, host, port: theatre)
+    monkeypatch.setattr(joining, "Hub", lambda keys, host, port, **options: theatre)
     order = ([["X-v0", {}, []]], [0] * num_envs, AutoresetMode.NEXT_STEP, True)
     head = Head()
     head.node = RemoteNode(order, num_envs, Tcp(nodes=len(theatre.puppets), wait_s=wait_s), theatre)

@@ -10,7 +10,7 @@ import pytest
 from clusterenv._version import __version__
 from clusterenv.errors import LaunchError, WorkersMissing
 from clusterenv.wire import messages as m
-from tests.node.puppets import Theatre, on_stage
+from tests.node.puppets import Puppet, Theatre, on_stage
 
 
 def test_nodes_are_welcome_and_told_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,14 +57,99 @@ def test_too_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_too_many_is_refused_politely(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
-        late = theatre.puppets[0].hello(theatre.run, incarnation="late", name="late")
-        theatre.puppets[0].peer, first = b"peer 9", theatre.puppets[0].peer
-        theatre.arrive(b"peer 9", [m.encode(late)])
-        head.node.listen()
-        head.node.listen()
-        theatre.puppets[0].peer = first
-        assert theatre.refusals(b"peer 9") == ["all 2 nodes are there already"]
+        for index, place in ((0, b"peer 8"), (2, b"peer 9")):
+            arrives_again(theatre, index, place)
+            head.node.listen()
+            assert theatre.refusals(place) == ["all 2 nodes are there already"]
         assert head.node.losses() == []
+
+
+def arrives_again(theatre: Theatre, index: int, peer: bytes) -> None:
+    """Another process says that it is this node."""
+    another = Puppet(index)
+    another.peer = peer
+    theatre.puppets.append(another)
+    theatre.arrive(peer, [m.encode(another.hello(theatre.run, incarnation=f"of {peer!r}"))])
+
+
+def test_a_node_that_its_engine_starts_again_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has noticed that the first is gone; the engine is asked for nothing."""
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        first = theatre.puppets.pop(0)
+        arrives_again(theatre, 0, b"peer 7")
+        head.node.listen()
+        assert [(loss.worker, loss.cause) for loss in head.node.losses()] == [
+            (0, f"its node {first.hello('').name} left: another process has taken its place")
+        ]
+        head.node.replace(0, [None, None])
+        assert head.node.ready([0], 5.0) == {}
+        assert head.node.alive(0)
+        assert head.node.alive(1)
+        assert theatre.restarted == []
+
+
+def test_a_node_may_be_back_before_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has said goodbye, and its engine has started it again while the head was busy with other things."""
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        first = theatre.puppets.pop(1)
+        theatre.arrive(first.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        arrives_again(theatre, 1, b"peer 7")
+        head.node.listen()
+        assert [loss.worker for loss in head.node.losses()] == [1]
+        assert theatre.refusals(b"peer 7") == []
+        head.node.replace(1, [None, None])
+        assert head.node.ready([1], 5.0) == {}
+        assert head.node.alive(1)
+        assert theatre.restarted == []
+
+
+def test_a_node_that_came_back_and_is_gone_again_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.puppets.pop(1)
+        arrives_again(theatre, 1, b"peer 7")
+        head.node.listen()
+        theatre.puppets.pop()
+        with pytest.raises(LaunchError, match="its launcher cannot start it again"):
+            head.node.replace(1, [None, None])
+        assert theatre.restarted == [1]
+
+
+def test_another_that_is_lost_while_one_comes_back_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        first, second = theatre.puppets
+        theatre.puppets[:] = [second]
+        theatre.arrive(first.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        arrives_again(theatre, 0, b"peer 7")
+        head.node.listen()
+        assert [loss.worker for loss in head.node.losses()] == [0]
+        theatre.arrive(second.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        head.node.replace(0, [None, None])
+        assert head.node.ready([0], 5.0) == {}
+        assert head.node.alive(0)
+        assert [loss.worker for loss in head.node.losses()] == [1]
+
+
+def test_a_node_that_came_back_and_cannot_build_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.puppets.pop(0)
+        arrives_again(theatre, 0, b"peer 7")
+        theatre.puppets[-1].lie = lambda message, frames: (
+            [[m.encode(m.Answer(number=message.number, error="no such thing"))]] if isinstance(message, m.Build) else []
+        )
+        head.node.listen()
+        head.node.replace(0, [None, None])
+        with pytest.raises(LaunchError, match="no such thing"):
+            head.node.ready([0], 5.0)
+        assert theatre.refusals(b"peer 7") == ["given up: its node puppet0 could not be built again"]
+        assert theatre.restarted == []
+        with pytest.raises(LaunchError, match="its launcher cannot start it again"):
+            head.node.replace(0, [None, None])
+        assert theatre.restarted == [0], "the next try asks for a fresh one"
 
 
 def test_a_node_that_comes_back_is_asked_again_what_it_owes(monkeypatch: pytest.MonkeyPatch) -> None:

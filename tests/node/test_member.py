@@ -17,8 +17,9 @@ import psutil
 import pytest
 
 from clusterenv._version import __version__
-from clusterenv.cli.exits import NOT_STARTED, OK
+from clusterenv.cli.exits import AGAIN, NOT_STARTED, OK
 from clusterenv.errors import LaunchError
+from clusterenv.launchers import slurm_words
 from clusterenv.node import member
 from clusterenv.node.member import Membership, run_node
 from clusterenv.private import write_private
@@ -137,6 +138,19 @@ def test_a_refusal_is_shown_and_is_no_crash(hub: Hub, keys: RunKeys, tmp_path: p
     assert "Traceback" not in said
 
 
+def test_a_node_that_is_given_up_tells_that_a_fresh_one_is_wanted(
+    hub: Hub, keys: RunKeys, tmp_path: pathlib.Path
+) -> None:
+    with node(tmp_path, keys.node, hub.port) as process:
+        peer, _ = hello_of(hub)
+        tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=60.0))
+        tell(hub, peer, m.Refuse(reason="given up: it was silent"))
+        code, said = ended(process)
+    assert code == AGAIN == slurm_words.AGAIN
+    assert "GivenUp: the head refused this node: given up: it was silent" in said
+    assert "Traceback" not in said
+
+
 def test_it_ends_with_its_standard_input(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) -> None:
     with node(tmp_path, keys.node, hub.port, stdin=True) as process:
         peer, _ = hello_of(hub)
@@ -152,7 +166,7 @@ def test_it_ends_with_its_standard_input(hub: Hub, keys: RunKeys, tmp_path: path
     assert m.Leave(reason="standard input was closed") in goodbye
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
 def test_a_signal_ends_it_with_a_goodbye(
     hub: Hub, keys: RunKeys, tmp_path: pathlib.Path, number: signal.Signals
 ) -> None:
@@ -239,7 +253,7 @@ def test_the_keys_of_another_run(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> N
 
 
 def test_a_head_that_says_nothing(monkeypatch: pytest.MonkeyPatch, hub: Hub, keys: RunKeys) -> None:
-    monkeypatch.setattr(member, "_JOIN_S", 1.0)
+    monkeypatch.setattr(member, "_WELCOME_S", 1.0)
     with pytest.raises(LaunchError, match=r"did not let this node in within 1 s"):
         in_process([Address(HOST, hub.port)], keys.node)
 
@@ -267,6 +281,7 @@ def test_the_first_address_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(member, "Link", link)
     monkeypatch.setattr(member, "_JOIN_S", 0.1)
+    monkeypatch.setattr(member, "_WELCOME_S", 0.1)
     with pytest.raises(LaunchError, match="did not let"):
         in_process([Address(HOST, closed_port()), Address(HOST, hub.port)], keys.node)
     assert taken == [Address(HOST, hub.port)]

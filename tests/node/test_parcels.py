@@ -1,4 +1,4 @@
-"""Weights in pieces: whatever their size, they arrive whole, in order, and never more than a window at once."""
+"""Weights in pieces: whatever their size, they arrive whole, and what does not fit is refused."""
 
 from __future__ import annotations
 
@@ -10,52 +10,30 @@ from hypothesis import strategies as st
 
 from clusterenv.errors import ProtocolError
 from clusterenv.node import parcels
-from clusterenv.node.parcels import PIECE_BYTES, WINDOW_BYTES, Arriving, Parcel
+from clusterenv.node.parcels import PIECE_BYTES, Arriving, pieces_of
 
-SIZES = [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES, WINDOW_BYTES, WINDOW_BYTES + 1]
+SIZES = [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES, 2000 * PIECE_BYTES]
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_it_arrives_whole(size: int) -> None:
-    payload = bytes(range(256)) * (size // 256 + 1)
-    payload = payload[:size]
-    wire: list[tuple[int, bytes]] = []
-    parcel, arriving = Parcel(payload, lambda offset, piece: wire.append((offset, bytes(piece)))), Arriving(size)
-    assert not parcel.complete
-    parcel.send_more()
-    whole = None
-    while wire:
-        assert whole is None, "nothing comes behind the last piece"
-        assert sum(len(piece) for _, piece in wire) <= WINDOW_BYTES
-        offset, piece = wire.pop(0)
-        assert len(piece) <= PIECE_BYTES
-        whole = arriving.take("version", offset, size, piece)
-        assert not parcel.complete
-        parcel.arrived()
-        parcel.send_more()
-    assert whole == payload
-    assert parcel.complete
+    payload = (bytes(range(256)) * (size // 256 + 1))[:size]
+    pieces = list(pieces_of(payload))
+    assert 1 <= len(pieces) <= 1024
+    assert size > 1024 * PIECE_BYTES or all(len(piece) <= PIECE_BYTES for _, piece in pieces)
+    arriving = Arriving(size)
+    for offset, piece in pieces[:-1]:
+        assert arriving.take("version", offset, size, piece) is None
+    assert arriving.take("version", pieces[-1][0], size, pieces[-1][1]) == payload
 
 
-@given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 9), st.integers(1, 5))
-def test_parcels_one_after_the_other(payloads: list[bytes], piece: int, pieces: int) -> None:
-    """Any sizes of pieces and windows; answers come one by one."""
-    patch = pytest.MonkeyPatch()
-    with patch.context() as small:
-        small.setattr(parcels, "PIECE_BYTES", piece)
-        small.setattr(parcels, "WINDOW_BYTES", piece * pieces)
+@given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 9))
+def test_one_after_the_other(payloads: list[bytes], length: int) -> None:
+    with pytest.MonkeyPatch().context() as small:
+        small.setattr(parcels, "PIECE_BYTES", length)
         arriving = Arriving(40)
         for version, payload in enumerate(payloads):
-            wire: list[tuple[int, bytes]] = []
-            parcel = Parcel(payload, lambda offset, part, wire=wire: wire.append((offset, bytes(part))))  # type: ignore[misc]
-            parcel.send_more()
-            found: list[Any] = []
-            while wire:
-                assert len(wire) <= pieces
-                found.append(arriving.take(version, wire[0][0], len(payload), wire[0][1]))
-                wire.pop(0)
-                parcel.arrived()
-                parcel.send_more()
+            found = [arriving.take(version, at, len(payload), piece) for at, piece in pieces_of(payload)]
             assert found[-1] == payload
             assert found[:-1] == [None] * (len(found) - 1)
 

@@ -40,7 +40,7 @@ BAD = {
     "empty": "",
     "a word": "head",
     "no scheme": "head:5555",
-    "another scheme": "tcp://head:5555",
+    "another scheme": "http://head:5555",
     "ipc": "ipc:///tmp/x",
     "inproc": "inproc://x:1",
     "a web page": "http://head:80",

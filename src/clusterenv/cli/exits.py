@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 
-from clusterenv.errors import ClusterEnvError, ConfigError, LaunchError, WorkerLost
+from clusterenv.clusters import INSECURE
+from clusterenv.errors import ClusterEnvError, ConfigError, GivenUp, LaunchError, WorkerLost
 
-OK, FAILED, USAGE, NOT_STARTED, LOST, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
+OK, FAILED, USAGE, NOT_STARTED, LOST, AGAIN, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 75, 130, 143
 
 
 class Terminated(KeyboardInterrupt):
@@ -17,6 +19,7 @@ def code_of(error: ClusterEnvError) -> int:
     """What the shell is told about an error."""
     codes: list[tuple[type[ClusterEnvError], int]] = [
         (ConfigError, USAGE),
+        (GivenUp, AGAIN),
         (LaunchError, NOT_STARTED),
         (WorkerLost, LOST),
     ]
@@ -26,6 +29,13 @@ def code_of(error: ClusterEnvError) -> int:
 def say(text: str) -> None:
     """Write a line to stdout."""
     print(text, flush=True)  # noqa: T201 (this is the command line)
+
+
+def banner() -> str:
+    """What nobody who typed --insecure shall overlook."""
+    lines = textwrap.wrap(INSECURE, 76)
+    edge = "!" * 80
+    return "\n".join([edge, *(f"! {line:<76} !" for line in lines), edge])
 
 
 def complain(text: str) -> None:

@@ -12,11 +12,11 @@ from typing import Annotated
 
 import tyro
 
-from clusterenv.cli.exits import OK
+from clusterenv.cli.exits import OK, banner, complain
 from clusterenv.errors import ConfigError
 from clusterenv.node.member import Membership, run_node
 from clusterenv.transport.security import NodeKeys, parse_keys, read_key_file
-from clusterenv.transport.sockets import parse_address
+from clusterenv.transport.sockets import Address, parse_address
 
 _MAX_LINE = 4096
 TOKEN_VARIABLE = "CLUSTERENV_TOKEN"  # noqa: S105 (its name, not its value)
@@ -39,6 +39,8 @@ class NodeArgs:
     """what this node is called in messages; empty for the name of the host"""
     index: int | None = None
     """which node of its launcher this is; None takes it from the variables of Slurm or Kubernetes, if they are there"""
+    insecure: bool = False
+    """no encryption and no proof of who is who, as the head was started: for a network on which you trust everybody"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,8 @@ class JoinArgs:
     """how many worker processes; 0 for one per core"""
     name: str = ""
     """what this node is called in messages; empty for the name of the host"""
+    insecure: bool = False
+    """no encryption and no proof of who is who, as the head was started: for a network on which you trust everybody"""
 
 
 def node(argv: list[str]) -> int:
@@ -99,7 +103,9 @@ def _run(head: str, keys: NodeKeys, args: NodeArgs | JoinArgs, *, index: int | N
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if args.workers < 0:
         raise ConfigError(f"--workers {args.workers} must be at least 0.")
-    heads = [parse_address(each) for each in head.split(",")]
+    heads = [_address(each, insecure=args.insecure) for each in head.split(",")]
+    if args.insecure:
+        complain(banner())
     membership = Membership(
         heads=heads,
         keys=keys,
@@ -110,6 +116,18 @@ def _run(head: str, keys: NodeKeys, args: NodeArgs | JoinArgs, *, index: int | N
         stdin=stdin,
     )
     run_node(membership)
+
+
+def _address(text: str, *, insecure: bool) -> Address:
+    """The address of a head; what it says about encryption and what was typed must be the same."""
+    address = parse_address(text)
+    if text.startswith("cluster://"):
+        return address._replace(secure=not insecure)
+    if insecure and address.secure:
+        raise ConfigError(f"--insecure with {address.url}: this head wants encryption and keys. Leave --insecure out.")
+    if not insecure and not address.secure:
+        raise ConfigError(f"{address.url} has no encryption. Type --insecure if you trust everybody on this network.")
+    return address
 
 
 def _first_line() -> NodeKeys:

@@ -34,6 +34,9 @@ class RunOptions:
     """the project there"""
     quiet: bool = False
     """say only how it ended"""
+    insecure: bool = False
+    """no encryption between this machine and the nodes, for a network on which you trust everybody; to be typed each
+    time, also with --resume"""
     json: bool = False
     """write one JSON object per update, and the summary, for machines"""
 

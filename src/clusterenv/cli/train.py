@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import os
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from clusterenv.cli.exits import FAILED, OK, Terminated, say
+from clusterenv.cli.exits import FAILED, OK, Terminated, banner, complain, say
 from clusterenv.cli.live import JsonSink, LiveSink
 from clusterenv.cli.options import parse_ppo
+from clusterenv.clusters import Remote
+from clusterenv.config import parse_cluster
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.learners.common.settings import flat, to_table
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterenv.cli.options import RunOptions, TrainPPO
+    from clusterenv.config import Cluster
     from clusterenv.learners.common.checkpoint import Checkpoint
     from clusterenv.learners.common.tracking import Summary
     from clusterenv.learners.ppo import PPOConfig
@@ -42,9 +46,12 @@ def ppo(arguments: list[str]) -> int:
     from clusterenv.learners.ppo import PPO
 
     settings = options.settings
+    cluster = _cluster(options)
     folder, start = _folder(options)
     with _recorder(options, folder, start) as recorder, _sigterm_as_interrupt():
-        learner = PPO(settings, recorder=recorder, checkpoints=Checkpoints(folder.checkpoints), resume=start)
+        learner = PPO(
+            settings, recorder=recorder, checkpoints=Checkpoints(folder.checkpoints), resume=start, cluster=cluster
+        )
         try:
             summary = learner.train()
         except KeyboardInterrupt as stop:
@@ -55,6 +62,17 @@ def ppo(arguments: list[str]) -> int:
     _say_end(summary, folder, options.run)
     missed = settings.target_return is not None and not summary.final_return >= settings.target_return
     return FAILED if missed else OK
+
+
+def _cluster(options: TrainPPO) -> Cluster:
+    """Where the environments live. What was typed for this run only is no part of its settings."""
+    cluster = parse_cluster(options.settings.cluster)
+    if not options.run.insecure:
+        return cluster
+    if not isinstance(cluster, Remote):
+        raise ConfigError(f"--insecure with --cluster {options.settings.cluster}: nothing goes over a network there.")
+    complain(banner())
+    return dataclasses.replace(cluster, insecure=True)
 
 
 def _folder(options: TrainPPO) -> tuple[RunFolder, Checkpoint | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterenv.env.detached import Detached
 from clusterenv.env.rollout import rollout
-from clusterenv.env.stream import Stream, check_stream
+from clusterenv.env.stream import Stream, check_min_nodes, check_stream
 from clusterenv.env.turns import Pending
 from clusterenv.errors import ConfigError
 from clusterenv.sync.parse import parse_sync
@@ -133,7 +133,15 @@ class Detaching:
             batch: Batch = self._turns.whole(Pending.ROLLOUT, play)
             return batch
 
-    def stream(self, steps: int, slots: int | None = None, *, buffers: int = 3, drop_oldest: bool = False) -> Stream:
+    def stream(
+        self,
+        steps: int,
+        slots: int | None = None,
+        *,
+        buffers: int = 3,
+        drop_oldest: bool = False,
+        min_nodes: int = 1,
+    ) -> Stream:
         """Let the attached policy play without end, and iterate over batches as they are ready.
 
         Workers do not wait for the learner. One that is `buffers` fragments ahead of it does, unless `drop_oldest`.
@@ -143,6 +151,11 @@ class Detaching:
             slots: how many slots make a batch; None for all. Fragments that are ready first come first.
             buffers: how many fragments a worker may be ahead.
             drop_oldest: when it is that far ahead, drop its oldest fragment and let it play on.
+            min_nodes: with fewer nodes the stream waits, as long as the cluster's `wait_s`; then it raises
+                `WorkersMissing`.
+
+        A lost worker costs its own slots only: the others play on while another takes its place. With
+        `on_loss="shrink"` they do so even if none can be had.
 
         Example:
             >>> for batch in envs.stream(steps=20, slots=32):  # doctest: +SKIP
@@ -155,7 +168,8 @@ class Detaching:
             self._turns.need_reset()
             count = self.num_envs if slots is None else slots
             check_stream(steps, count, buffers, self.num_envs)
-            sizes = {"steps": int(steps), "slots": int(count), "buffers": int(buffers)}
+            check_min_nodes(min_nodes, len(detached.engine.node.hosts))
+            sizes = {"steps": int(steps), "slots": int(count), "buffers": int(buffers), "min_nodes": int(min_nodes)}
             stream = Stream(detached, self._turns, owner=self, drop_oldest=drop_oldest, **sizes)
             self._stream = weakref.ref(stream)
             return stream

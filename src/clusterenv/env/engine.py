@@ -153,7 +153,7 @@ class Engine:
             self.gather.lose(self.node.blocks[loss.worker], reported=True)
             self.recovery.replace(loss.worker)
         self._kept = Report()
-        self.gather.forget_requests()
+        self.recovery.forget_requests()
 
     # Resets.
 

@@ -14,7 +14,7 @@ from clusterenv.transport.fragments import Fragments
 from clusterenv.worker.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -75,6 +75,7 @@ class Players:
         self._attachment, self._weights = attachment, weights
         self._policies: dict[int, int] = {}  # the incarnation of each worker that has the policy
         self._memories: dict[int, tuple[int, SharedArrays]] = {}  # and the memory, with that incarnation
+        self._equipping: dict[int, float] = {}  # replacements that get both while others play, and since when
         self.everybody = list(range(len(engine.node.blocks)))
         self.restarts = 0
         self._fragments: Fragments | None = None
@@ -108,24 +109,68 @@ class Players:
         equipped: set[int] = set()
         while True:
             before = {worker: node.incarnation(worker) for worker in self.everybody}
-            engine.recovery.finish()
+            if not engine.recovery.elastic:
+                engine.recovery.finish()
             now = {worker: node.incarnation(worker) for worker in self.everybody}
             for worker in self.everybody:
                 if now[worker] != before[worker]:  # lost and replaced while we waited for others
                     engine.gather.lose(node.blocks[worker], reported=True)
-            bare = [worker for worker in self.everybody if self._policies.get(worker) != now[worker]]
-            memory = self.fragments.memory
-            blind = [w for w in self.everybody if self._memories.get(w) != (now[w], memory)]
+            bare, blind = self._wanting()
             if not bare and not blind:
                 return sorted(equipped)
             equipped |= set(bare)
-            attach = Message("attach", (self._attachment,))
-            for worker in self._ask(dict.fromkeys(bare, attach), self._weights):
+            for worker in self._ask(bare, "attach"):
                 self._policies[worker] = now[worker]
-            share = Message("share", (self.fragments.spec,))
-            for worker in self._ask(dict.fromkeys(blind, share), memory):
-                self._memories[worker] = (now[worker], memory)
+            for worker in self._ask(blind, "share"):
+                self._memories[worker] = (now[worker], self.fragments.memory)
             self.replace_lost()
+
+    def _wanting(self) -> tuple[list[int], list[int]]:
+        """Those that are here without the policy, and without the memory."""
+        here = {w: self._engine.node.incarnation(w) for w in self.everybody if self._engine.recovery.is_here(w)}
+        bare = [worker for worker, life in here.items() if self._policies.get(worker) != life]
+        memory = self.fragments.memory
+        return bare, [worker for worker, life in here.items() if self._memories.get(worker) != (life, memory)]
+
+    def welcome_back(self) -> list[int]:
+        """Bring policy and memory to replacements that are built by now; nobody is waited for.
+
+        Returns:
+            Those that have both now, and can play.
+        """
+        node = self._engine.node
+        for worker in self._engine.recovery.arrived():
+            self._lend([worker], "attach")
+            self._equipping[worker] = time.monotonic()
+        back = []
+        for worker, reply in (node.replies(list(self._equipping), 0.0) if self._equipping else {}).items():
+            self._check_taken(worker, reply)
+            life = node.incarnation(worker)
+            if self._policies.get(worker) != life:
+                self._policies[worker] = life
+                self._lend([worker], "share")
+            else:
+                self._memories[worker] = (life, self.fragments.memory)
+                del self._equipping[worker]
+                back.append(worker)
+        self._lose_unequipped()
+        return back
+
+    def _lose_unequipped(self) -> None:
+        limit_s = self._timeouts.start_s
+        for worker, since in list(self._equipping.items()):
+            if limit_s is not None and time.monotonic() - since > limit_s:
+                self._engine.node.lose(worker, f"it did not take the policy within {limit_s} s")
+            if not self._engine.node.alive(worker):
+                del self._equipping[worker]
+
+    def leave_off(self) -> None:
+        """The stream ends: who was being equipped gets everything anew when it is next needed."""
+        waiting = [worker for worker in self._equipping if self._engine.node.alive(worker)]
+        self._equipping.clear()
+        self._engine.node.replies(waiting, self._timeouts.call_s)
+        for worker in waiting:
+            self._policies.pop(worker, None)
 
     def begins_afresh(self, worker: int) -> bool:
         """Whether a worker has taken the place of a lost one, and its slots were neither played nor reset since."""
@@ -189,16 +234,27 @@ class Players:
         if self._fragments is not None:
             self._fragments.close()
 
-    def _ask(self, messages: Mapping[int, Message], memory: SharedArrays) -> list[int]:
-        """Send these messages with the memory; returns the workers that have taken it."""
+    def _lend(self, workers: Sequence[int], what: str) -> None:
+        """Send workers the policy ("attach") or the memory for fragments ("share")."""
+        if what == "attach":
+            message, memory = Message(what, (self._attachment,)), self._weights
+        else:
+            message, memory = Message(what, (self.fragments.spec,)), self.fragments.memory
+        self._engine.node.lend(dict.fromkeys(workers, message), memory)
+
+    def _ask(self, workers: Sequence[int], what: str) -> list[int]:
+        """The same, and wait; returns the workers that have taken it."""
         node, limit_s = self._engine.node, self._timeouts.start_s
-        wanted = {worker: message for worker, message in messages.items() if node.alive(worker)}
-        node.lend(wanted, memory)
-        replies: dict[int, Any] = node.replies(list(wanted), limit_s)
+        wanted = [worker for worker in workers if node.alive(worker)]
+        self._lend(wanted, what)
+        replies: dict[int, Any] = node.replies(wanted, limit_s)
         for worker in wanted:
             if worker not in replies and node.alive(worker):
                 node.lose(worker, f"it did not take the policy within {limit_s} s")
         for worker, reply in replies.items():
-            if reply.error:
-                raise PolicyError(f"the policy could not be set up on worker {worker}:\n{reply.error}")
+            self._check_taken(worker, reply)
         return list(replies)
+
+    def _check_taken(self, worker: int, reply: Reply) -> None:
+        if reply.error:
+            raise PolicyError(f"the policy could not be set up on worker {worker}:\n{reply.error}")

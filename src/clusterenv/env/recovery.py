@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from clusterenv.env.observations import Observations
     from clusterenv.node.base import Loss, Node
     from clusterenv.transport.arena import Arena
+    from clusterenv.worker.loop import Reply
     from clusterenv.worker.report import Failure
 
 _logger = logging.getLogger(__name__)
@@ -48,6 +49,9 @@ class Recovery:
         self._loops = CrashLoops()
         self._replaced = np.zeros(len(node.blocks), dtype=np.int64)
         self._starting: list[int] = []
+        self._left_out: set[int] = set()  # those that an elastic stream goes on without
+        self.elastic = False
+        self._lost_meanwhile: list[int] = []  # slots that were asked for, of workers lost while others came back
         count = arena.spec.num_envs
         self.seeds: list[int | None] = [None] * count
         self.was_reset = False  # before the first reset there is no episode to truncate: every error is raised
@@ -66,24 +70,33 @@ class Recovery:
 
     def settle(self, report: Report) -> None:
         """Turn new losses into answers, and failures into a log line or an error."""
-        slots: list[int] = []
         for loss in self._node.losses():
-            lost = self._gather.lose(self._node.blocks[loss.worker], reported=loss.reported)
-            # Infos of a slot that is lost after all would tell of a step that the user never sees.
-            report.infos = [entry for entry in report.infos if entry[0] not in lost]
-            self.go_on_or_raise(loss)
-            if loss.torn is not None:
-                self._observations.blank(loss.torn)
-            slots += lost
+            self._lose(loss)
         # Only now: the workers of a lost host come back together.
-        self.answer_lost(slots, report)
+        while self._lost_meanwhile:
+            slots, self._lost_meanwhile = self._lost_meanwhile, []
+            # Infos of a slot that is lost after all would tell of a step that the user never sees.
+            report.infos = [entry for entry in report.infos if entry[0] not in slots]
+            self.answer_lost(slots, report)
         if report.failures:
             self.check_failures(report)
+
+    def _lose(self, loss: Loss) -> None:
+        """A worker is lost that had episodes: its slots shall show it, now or with the next request."""
+        self._lost_meanwhile += self._gather.lose(self._node.blocks[loss.worker], reported=loss.reported)
+        self.go_on_or_raise(loss)
+        if loss.torn is not None:
+            self._observations.blank(loss.torn)
 
     def go_on_or_raise(self, loss: Loss) -> None:
         """Start a replacement for a lost worker, or raise WorkerLost."""
         steps = self._gather.steps_ever(self._node.blocks[loss.worker].start)
-        if self._on_loss is OnLoss.RAISE or not self._loops.tolerates(f"worker {loss.worker}", steps):
+        tolerable = self._loops.tolerates(f"worker {loss.worker}", steps)
+        if self.elastic and not tolerable:
+            _logger.warning("worker %d is lost again and again (%s); the others go on", loss.worker, loss.cause)
+            self._left_out.add(loss.worker)
+            return
+        if self._on_loss is OnLoss.RAISE or not tolerable:
             self._give_up()
             raise self.error_of(loss)
         _logger.warning("worker %d is lost (%s); starting another", loss.worker, loss.cause)
@@ -105,24 +118,64 @@ class Recovery:
         """Start a fresh worker in the place of a lost one; `finish` waits for it."""
         self._replaced[worker] += 1
         try:
-            self._node.replace(worker, [self._fresh_seed(slot) for slot in self._node.blocks[worker]])
+            seeds = [self._fresh_seed(slot) for slot in self._node.blocks[worker]]
+            self._node.replace(worker, seeds, patient=self.elastic)
         except LaunchError:
             self._give_up()
             raise
-        self._starting.append(worker)
+        if worker not in self._starting:
+            self._starting.append(worker)
+
+    def stretch(self) -> None:
+        """A stream begins that may go on with fewer workers, if that was asked for."""
+        self.elastic = self._on_loss is OnLoss.SHRINK
+
+    @property
+    def missing(self) -> bool:
+        """Whether anybody is."""
+        return bool(self._starting or self._left_out)
+
+    def is_here(self, worker: int) -> bool:
+        """Whether a worker is neither lost nor on its way back."""
+        return self._node.alive(worker) and worker not in self._starting
+
+    def arrived(self) -> list[int]:
+        """The replacements that are built by now; nobody is waited for."""
+        found = self._node.built(self._starting) if self._starting else {}
+        self._starting = [worker for worker in self._starting if worker not in found]
+        for worker, reply in found.items():
+            if reply is not None and not self.elastic:
+                self._raise_problem(reply)
+            if reply is not None:
+                _logger.warning("worker %d could not build its environments; the others go on", worker)
+                self._left_out.add(worker)
+        return [worker for worker, reply in found.items() if reply is None]
 
     def finish(self) -> None:
-        """Wait until every replacement is built."""
+        """Wait until every replacement is built. What an elastic stream has left out is wanted again."""
+        for worker in sorted(self._left_out):
+            self._left_out.discard(worker)
+            self.replace(worker)
         while self._starting:
             problems = self._node.ready(self._starting, self._timeouts.start_s)
-            self._starting = []  # only now: an interrupted wait goes on with the next call
+            fresh, self._starting = self._starting, []  # only now: an interrupted wait goes on with the next call
             for reply in problems.values():
-                self._give_up()
-                if reply.failure:
-                    raise self.env_error(reply.failure) from reply.failure.error
-                raise LaunchError(f"a replacement worker could not build its environments:\n{reply.error}")
-            for loss in self._node.losses():
+                self._raise_problem(reply)
+            self._lose_others(fresh)
+
+    def _raise_problem(self, reply: Reply) -> None:
+        self._give_up()
+        if reply.failure:
+            raise self.env_error(reply.failure) from reply.failure.error
+        raise LaunchError(f"a replacement worker could not build its environments:\n{reply.error}")
+
+    def _lose_others(self, fresh: Iterable[int]) -> None:
+        """Take losses. Of a fresh worker that is lost again nothing is to be told: it had no episode yet."""
+        for loss in self._node.losses():
+            if loss.worker in fresh:
                 self.go_on_or_raise(loss)
+            else:
+                self._lose(loss)
 
     def check_failures(self, report: Report) -> None:
         """Log environments that were replaced; raise for those that were not, or that fail again and again."""
@@ -140,7 +193,7 @@ class Recovery:
         losses = self._node.losses()
         for loss in losses:
             self._gather.lose(self._node.blocks[loss.worker], reported=True)
-            if self._on_loss is OnLoss.RESTART:
+            if self._on_loss is not OnLoss.RAISE:
                 self.replace(loss.worker)
             else:
                 self.must_reset = True
@@ -173,8 +226,7 @@ class Recovery:
             for worker, reply in replies.items():
                 report.extend(reply.value)
                 todo = {slot: seed for slot, seed in todo.items() if self._gather.worker_of[slot] != worker}
-            for loss in self._node.losses():
-                self.go_on_or_raise(loss)
+            self._lose_others(set(messages) - set(replies))
         self.check_failures(report)
         self._observations.update(report)
         return report
@@ -183,9 +235,14 @@ class Recovery:
         restarts = int(self._replaced[self._gather.worker_of[slot]])
         return fresh_seed(self.seeds[slot], slot, _WORKER_RESTARTS + restarts)
 
+    def forget_requests(self) -> None:
+        """Nothing is asked for any more."""
+        self._lost_meanwhile = []
+        self._gather.forget_requests()
+
     def _give_up(self) -> None:
         self.must_reset = True
-        self._gather.forget_requests()
+        self.forget_requests()
 
     def env_error(self, failure: Failure) -> EnvError:
         """The error for an environment that raised."""

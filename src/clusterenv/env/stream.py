@@ -1,5 +1,7 @@
 """A stream: workers play fragment after fragment and never wait for the learner, unless it is too far behind.
 
+The loss of a worker costs its own slots only: the others go on playing while another takes its place.
+
 Every worker has a few buffers. It is told which to fill; the next order usually waits for it already when it has
 finished one. A buffer goes back to its worker when its fragment has been copied into a batch. So a worker is at most
 that many fragments ahead of the learner, and no fragment is lost or seen twice.
@@ -8,13 +10,15 @@ that many fragments ahead of the learner, and no fragment is lost or seen twice.
 from __future__ import annotations
 
 import collections
+import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clusterenv.env.batch import assemble
 from clusterenv.env.turns import Pending
-from clusterenv.errors import ConfigError
+from clusterenv.errors import ConfigError, WorkersMissing
 from clusterenv.node.base import Message
 
 if TYPE_CHECKING:
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
 
 # How long one look for fragments may take before the workers are looked after.
 _LOOK_S = 0.05
+_TELL_EVERY_S = 10.0
+
+_logger = logging.getLogger(__name__)
 
 
 class Stream:
@@ -40,12 +47,25 @@ class Stream:
         slots: how many slots make a batch.
         buffers: how many fragments a worker may be ahead.
         drop_oldest: when a worker is that far ahead, drop its oldest fragment instead of letting it wait.
+        min_nodes: with fewer nodes nothing is handed over.
     """
 
+    _lonely_since: float | None  # since when there are too few
+
     def __init__(
-        self, detached: Detached, turns: Turns, *, owner: Any, steps: int, slots: int, buffers: int, drop_oldest: bool
+        self,
+        detached: Detached,
+        turns: Turns,
+        *,
+        owner: Any,
+        steps: int,
+        slots: int,
+        buffers: int,
+        drop_oldest: bool,
+        min_nodes: int = 1,
     ) -> None:
         self._detached, self._turns, self._owner = detached, turns, owner
+        self._min_nodes, self._lonely_since, self._told_s = min_nodes, None, 0.0
         self._steps, self._slots, self._drop = steps, slots, drop_oldest
         self._queue: collections.deque[tuple[Piece, int]] = collections.deque()  # fragments with their buffers
         self._unread: collections.Counter[tuple[int, int]] = collections.Counter()  # slots left in (worker, buffer)
@@ -55,11 +75,17 @@ class Stream:
         players = detached.players
         players.prepare(detached.fragment_spec(steps, buffers=buffers))
         players.fragments.stop[:] = 0
-        if players.equip():
-            detached.catch_up()
+        recovery = detached.engine.recovery
+        recovery.stretch()
+        try:
+            if players.equip():
+                detached.catch_up()
+        except BaseException:
+            recovery.elastic = False
+            raise
         try:
             self._closed, turns.pending = False, Pending.STREAM
-            self._start(players.everybody)
+            self._start([worker for worker in players.everybody if recovery.is_here(worker)])
         except BaseException:
             self._end()
             raise
@@ -75,7 +101,7 @@ class Stream:
                 with self._detached.tally.time("wait"):
                     while self._drop and self._receive(0.0):
                         pass  # what is too old can only be known once all that has arrived was seen
-                    while self._ready() < self._slots and not self._closed:
+                    while (self._ready() < self._slots or self._lonely_since is not None) and not self._closed:
                         self._receive(_LOOK_S)
                 if not self._closed:
                     return self._batch()
@@ -124,9 +150,12 @@ class Stream:
         if self._closed:
             return
         players, node = self._detached.players, self._detached.engine.node
+        playing = sorted(self._playing)
+        self._detached.engine.recovery.elastic = False
         try:
             self.abandon()
-            players.wait(players.everybody)
+            players.wait(playing)
+            players.leave_off()
         except BaseException:  # Ctrl-C, again
             self._turns.stream_ended(cut_short=True)
             for worker in self._playing:  # who was not told of the end would wait for orders for ever
@@ -165,9 +194,30 @@ class Stream:
         for worker in set(players.everybody) - set(busy):
             players.watch.forget(worker)
         players.lose_stuck(busy)
-        if players.replace_lost():
-            self._start(players.equip())  # more may have been lost meanwhile
+        for worker in players.replace_lost():
+            self._orders[worker] = []
+            self._playing.discard(worker)
+        self._start(players.welcome_back())
+        self._await_company()
         return bool(arrived)
+
+    def _await_company(self) -> None:
+        """With too few nodes nothing is handed over; after a while somebody has to know."""
+        if not self._detached.engine.recovery.missing:
+            self._lonely_since = None
+            return
+        node, now = self._detached.engine.node, time.monotonic()
+        here = sum(1 for workers in node.hosts if any(node.alive(worker) for worker in workers))
+        self._lonely_since = (self._lonely_since or now) if here < self._min_nodes else None
+        if self._lonely_since is None:
+            return
+        if now - self._told_s > _TELL_EVERY_S:
+            self._told_s = now
+            _logger.warning("%d of %d nodes are here; the stream waits for %d", here, len(node.hosts), self._min_nodes)
+        limit_s = node.come_back_s
+        if limit_s is not None and now - self._lonely_since > limit_s:
+            hint = f"The stream needs min_nodes={self._min_nodes}."
+            raise WorkersMissing(here, self._min_nodes, limit_s, hint, what="nodes")
 
     def _take(self, worker: int, reply: Reply) -> None:
         players = self._detached.players
@@ -223,6 +273,12 @@ class Stream:
         if self._unread[key] == 0:
             del self._unread[key]
             self._order(piece.worker, buffer)
+
+
+def check_min_nodes(min_nodes: Any, nodes: int) -> None:
+    """Refuse a number of nodes that can never be there."""
+    if isinstance(min_nodes, bool) or not isinstance(min_nodes, (int, np.integer)) or not 1 <= min_nodes <= nodes:
+        raise ConfigError(f"min_nodes={min_nodes!r} must be a whole number from 1 to the {nodes} nodes of the cluster.")
 
 
 def check_stream(steps: Any, slots: Any, buffers: Any, num_envs: int) -> None:

@@ -43,7 +43,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
             overwrites.
         observation_mode: "same", "different", or (batched space, single space), as in Gymnasium.
         autoreset_mode: when a finished environment is reset: NEXT_STEP, SAME_STEP or DISABLED.
-        on_loss: "restart" or "raise", see `OnLoss`.
+        on_loss: "restart", "shrink" or "raise", see `OnLoss`.
         timeouts: how long we wait, see `Timeouts`.
         infos: the dialect of the infos, "gymnasium" or, with SAME_STEP, "gymnasium-0.29".
         max_concurrency: at most this many environments run at the same time; it caps the number of workers.
@@ -83,7 +83,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         factories = opening.check_factories(env_fns)
         where = parse_cluster(cluster)
         mode, loss = opening.check_autoreset_mode(autoreset_mode), parse_on_loss(on_loss)
-        rebuild = loss is OnLoss.RESTART
+        rebuild = loss is not OnLoss.RAISE
         plan = opening.Plan(
             where,
             len(factories),

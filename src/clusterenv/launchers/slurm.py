@@ -46,6 +46,8 @@ COMMAND_S = 30.0
 # The controller serves everybody: once in this time is often enough.
 LOOK_S = 2.0
 _CLOSE_LOOK_S = 0.1
+# Of a job that was preempted, or whose host failed: how long Slurm may need to say that it is in the queue again.
+RETURN_S = 15.0
 # A job that is not cancelled costs its user money: it is worth some time, however short the limit.
 _CANCEL_S = 5.0
 DEFAULT_FOLDER = "~/.clusterenv"
@@ -61,6 +63,7 @@ class SlurmLauncher:
         self._maybe_there = False  # whether a job of ours may be with Slurm
         self._job: JobId | None = None
         self._watch: _Watch | None = None
+        self._missed = False  # whether the head waits for a node to come back
 
     @property
     def nodes(self) -> int:
@@ -89,8 +92,9 @@ class SlurmLauncher:
             raise
 
     def restart(self, node: int) -> bool:
-        """Slurm starts no single task again."""
-        return False
+        """A node that was killed is started again by its shell, and all of them by Slurm if it requeues the job."""
+        self._missed = True
+        return self._watch is not None and not self._watch.look().ended
 
     def status(self) -> str:
         """The job and its state: "job 12: PENDING (Priority)"."""
@@ -104,6 +108,8 @@ class SlurmLauncher:
             return None
         state = self._watch.look()
         hint = state.hopeless
+        if hint is None and self._missed and state.ended:
+            hint = "Its nodes have left for good."
         if hint is None:
             return None
         words = last_lines("\n".join(self.logs().values()))
@@ -184,16 +190,28 @@ class _Watch:
         self._step = 0
         self._asked: Command | None = None
         self._next = 0.0
+        self._ended_s: float | None = None  # since when it seems to have ended
 
     def look(self) -> JobState:
         """What is known by now."""
         if self._asked is not None and (answer := self._asked.poll()) is not None:
             self._asked = None
             self._heard(answer)
-        if self._asked is None and not self._state.ended and time.monotonic() >= self._next:
+        if self._asked is None and not self._over() and time.monotonic() >= self._next:
             self._asked = Command(self._steps[self._step][0], COMMAND_S, query_environment(os.environ))
             self._next = time.monotonic() + LOOK_S
+        if self._state.may_return and not self._over():
+            return JobState("REQUEUED", f"it was {self._state}")
         return JobState(self._state.state, self._silent) if self._silent else self._state
+
+    def _over(self) -> bool:
+        """Whether it has ended for good. Slurm may need a moment to put a job back into the queue."""
+        if not self._state.ended:
+            self._ended_s = None
+            return False
+        if self._ended_s is None:
+            self._ended_s = time.monotonic()
+        return not self._state.may_return or time.monotonic() > self._ended_s + RETURN_S
 
     def close(self) -> None:
         """Ask no more."""

@@ -27,6 +27,9 @@ _ENDED_BADLY = {
     "TIMEOUT": "Ask for more time with time=.",
 }
 
+# Of these, the states that Slurm shows for a moment also if it puts the job back into the queue.
+_MAY_RETURN = ("BOOT_FAIL", "NODE_FAIL", "PREEMPTED")
+
 # Reasons for which a job stays pending until somebody changes it. Limits on what all jobs of an account or a qos use at
 # one time are not among them: they end with those jobs.
 _NEVER_STARTS = (
@@ -48,6 +51,25 @@ _NEVER_STARTS = (
     (r"DependencyNeverSatisfied", "Leave the dependency out of extra=."),
     (r"ReservationDeleted", "Leave the reservation out of extra=."),
 )
+
+# How many seconds before the end of its time a job is told. Slurm is exact to a minute.
+NOTICE_S = 60
+# The exit code of a task whose node has left because Slurm asked it to; and of a node that the head has given up, as
+# when the job was suspended for a while.
+LEFT = AGAIN = 75
+_RESTARTS = 20
+# Runs the node; again if it was killed, or given up by the head. The shell hears the signals that Slurm sends to all
+# processes of a task, and waits with them for the node, which finishes what it is at.
+_TASK = f"""told=
+trap "told=1" TERM USR2
+for try in $(seq {_RESTARTS}); do
+  "$@"
+  code=$?
+  [ -z "$told" ] || exit {LEFT}
+  [ $code -gt 128 ] || [ $code = {AGAIN} ] || exit $code
+  sleep 1
+done
+exit $code"""
 
 # As --parsable has it, also of an array; and as it is without, in case a wrapper of the site drops our option.
 _ID_FORMS = (
@@ -99,6 +121,11 @@ class JobState:
         return self.state in _ENDED_BADLY or self.state == "COMPLETED"
 
     @property
+    def may_return(self) -> bool:
+        """Whether it may be in the queue again in a moment, although this is the state of a job that has ended."""
+        return self.state in _MAY_RETURN
+
+    @property
     def hopeless(self) -> str | None:
         """What to do, if no node will come any more; None while there is hope. The end of a good job is no failure."""
         if self.state in _ENDED_BADLY:
@@ -121,6 +148,8 @@ def batch_script(cluster: Slurm, command: str, key_file: str) -> str:
         f"--cpus-per-task={cpus}" if cpus else "--exclusive",
         *(f"--{name}={value}" for name, value in asked if value),
         "--no-kill",  # a lost host costs its own node, not the job
+        "--requeue",  # also after we have left a host that Slurm wanted back
+        *([f"--signal=USR2@{NOTICE_S}"] if _is_long(cluster.time) else []),  # to the nodes, before the time is over
         "--open-mode=append",  # a job that is requeued goes on writing
         *cluster.extra,
     ]
@@ -138,10 +167,24 @@ def batch_script(cluster: Slurm, command: str, key_file: str) -> str:
         "--label",
         "--input=none",
     ]
-    lines = ["#!/bin/sh", *(f"#SBATCH {option}" for option in options), "", f"{' '.join(steps)} {command}"]
+    lines = ["#!/bin/sh", *(f"#SBATCH {option}" for option in options), ""]
+    lines += [f"{' '.join(steps)} sh -c {shlex.quote(_TASK)} node {command}", "code=$?"]
+    lines += [f'[ $code != {LEFT} ] || ! scontrol requeue "$SLURM_JOB_ID" || exit 0']
     # The keys are of no use after this run, also if the head is no longer there to remove them.
-    lines += ["code=$?", f"rm -f -- {shlex.quote(key_file)}", "exit $code"]
+    lines += [f"rm -f -- {shlex.quote(key_file)}", "exit $code"]
     return "\n".join(lines) + "\n"
+
+
+def _is_long(time: str) -> bool:
+    """Whether a job has time for a notice: one that gets it at its start would requeue itself for ever."""
+    if not time or not time[0].isdigit():
+        return True
+    days, _, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    # As Slurm reads it: days-hours:minutes:seconds, hours:minutes:seconds, minutes:seconds, minutes.
+    units = (3600, 60, 1) if days or len(parts) == 3 else (60, 1)
+    seconds = int(days or 0) * 86400 + sum(part * unit for part, unit in zip(parts, units, strict=False))
+    return seconds >= 5 * NOTICE_S
 
 
 def submit_environment(environ: Mapping[str, str], cluster: Slurm) -> dict[str, str]:

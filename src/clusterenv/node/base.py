@@ -59,6 +59,10 @@ class Node(Protocol):
     def news_s(self) -> float:
         """How old what is known of the steps that workers have played may be, in seconds."""
 
+    @property
+    def come_back_s(self) -> float | None:
+        """How long lost nodes are waited for."""
+
     def start(self, limit_s: float | None) -> list[BlockDescription]:
         """Build every block and say what it is."""
 
@@ -137,11 +141,17 @@ class Node(Protocol):
     def lose(self, worker: int, cause: str) -> None:
         """Declare a worker lost and end it."""
 
-    def replace(self, worker: int, seeds: Sequence[int | None]) -> None:
-        """Start a fresh worker in the place of a lost one; do not wait for it."""
+    def replace(self, worker: int, seeds: Sequence[int | None], *, patient: bool = False) -> None:
+        """Start a fresh worker in the place of a lost one; do not wait for it.
+
+        If it is `patient` and the host of the worker is lost, its place stays free for whoever may come.
+        """
 
     def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """Wait for replacements to be built; return what went wrong with those that could not be."""
+
+    def built(self, workers: Sequence[int]) -> dict[int, Reply | None]:
+        """The replacements that are there by now, each with what went wrong, or None. Waits for nobody."""
 
     def alive(self, worker: int) -> bool:
         """Whether a worker is not lost."""

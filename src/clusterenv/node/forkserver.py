@@ -24,6 +24,10 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
+from typing import Any
+
+# What an engine such as Slurm sends to everything on a host before it takes the host away.
+ENGINE_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
 _PR_SET_PDEATHSIG = 1
 _MAX_MESSAGE = 4096
@@ -137,8 +141,18 @@ def _kill_group(pid: int) -> None:
             continue
 
 
-def main(control_fd: int) -> None:
-    """Run a fork server on an inherited descriptor."""
+def _heed_not(number: int, frame: Any) -> None:
+    """The handler of a signal that means nothing."""
+
+
+def main(control_fd: int, *, spared: bool = False) -> None:
+    """Run a fork server on an inherited descriptor.
+
+    Args:
+        control_fd: the descriptor.
+        spared: whether signals that an engine sends to everything on a host mean nothing here nor to the workers: our
+            node has them too, finishes what is under way, and then ends us.
+    """
     # Imported here, before the first fork, so that no worker pays for it again.
     import clusterenv.worker.block
     import clusterenv.worker.loop
@@ -146,6 +160,8 @@ def main(control_fd: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in ENGINE_SIGNALS if spared else ():
+        signal.signal(number, _heed_not)  # not "ignored": that would be passed on to what environments start
     ForkServer(socket.socket(fileno=control_fd)).run()
 
 

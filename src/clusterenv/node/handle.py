@@ -18,7 +18,7 @@ class WorkerHandle:
         self.worker, self.slots = worker, slots
         self.token = 0
         self.lost = False
-        self.starting = False  # a replacement whose environments are being built
+        self.started_s: float | None = None  # since when a replacement builds its environments
         self.bound = False  # it has the arena
         self.fresh_seeds: tuple[int | None, ...] | None = None
         self.reply: Reply | None = None  # read, but not yet taken by whoever asked
@@ -27,7 +27,8 @@ class WorkerHandle:
     def renew(self, channel: Channel, token: int) -> None:
         """A fresh process takes the place of the one before."""
         self.channel, self.token = channel, token
-        self.lost = self.starting = self.bound = False
+        self.lost = self.bound = False
+        self.started_s = None
         self.reply, self.played = None, []
 
     def close(self) -> None:

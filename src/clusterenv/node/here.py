@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.actor import Attachment
 
+_COME_BACK_S = 60.0
+
 
 class Here:
     """The words of `node.base` that need no messages on one host."""
@@ -24,6 +26,11 @@ class Here:
     def news_s(self) -> float:
         """The head sees the steps in shared memory."""
         return 0.0
+
+    @property
+    def come_back_s(self) -> float | None:
+        """Here it takes seconds, or never."""
+        return _COME_BACK_S
 
     @property
     def hosts(self) -> list[range]:

@@ -14,7 +14,6 @@ from clusterenv.wire import messages as m
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clusterenv.node.parcels import Parcel
     from clusterenv.transport.arena import Arena
     from clusterenv.transport.sockets import Hub
 
@@ -36,10 +35,11 @@ class Host:
         blocks: their slots.
         heard_s: when it was last heard.
         lost: whether it is given up.
+        cause: why it was given up.
         generation: how often its place was taken by another node.
         lives: how often each of its workers was replaced.
         spoilt: how often it could not use the weights that it was given.
-        giving: the weights that are on their way to it.
+        giving: the pieces of weights that are on their way to it, by their place; None if there are none.
         reminded_s: when it was last reminded of single slots.
         seen: the last request that it is known to have taken.
         memories: the numbers of the memories that it knows.
@@ -53,10 +53,11 @@ class Host:
     blocks: list[range] = field(default_factory=list)
     heard_s: float = field(default_factory=time.monotonic)
     lost: bool = False
+    cause: str = ""
     generation: int = 0
     lives: list[int] = field(default_factory=list)
     spoilt: int = 0
-    giving: Parcel | None = None
+    giving: set[int] | None = None
     reminded_s: float = 0.0
     seen: int = 0
     memories: set[int] = field(default_factory=set)
@@ -130,9 +131,9 @@ class Host:
             self.tell(m.Again())
         self.reminded_s = now_s
 
-    def give_up(self) -> None:
+    def give_up(self, cause: str) -> None:
         """It will not answer any more."""
-        self.lost = True
+        self.lost, self.cause = True, cause
         self._asking.forget()
         self._handlers.clear()
         self._sizes.clear()

@@ -141,11 +141,15 @@ class InprocNode(Here):
     def lose(self, worker: int, cause: str) -> None:
         """Never called: nothing is late here."""
 
-    def replace(self, worker: int, seeds: Sequence[int | None]) -> None:
+    def replace(self, worker: int, seeds: Sequence[int | None], *, patient: bool = False) -> None:
         """Never called: nothing is lost here."""
 
     def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """Everything is ready."""
+        return {}
+
+    def built(self, workers: Sequence[int]) -> dict[int, Reply | None]:
+        """Never called: nothing is lost here."""
         return {}
 
     def alive(self, worker: int) -> bool:

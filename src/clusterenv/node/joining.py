@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import collections
+import ipaddress
 import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from clusterenv._version import __version__
 from clusterenv.cluster.slots import share, split
-from clusterenv.clusters import Join, Tcp, split_address
-from clusterenv.errors import LaunchError, ProtocolError, WorkersMissing
+from clusterenv.clusters import INSECURE, Join, Tcp, split_address
+from clusterenv.errors import ConfigError, LaunchError, ProtocolError, WorkersMissing
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
 from clusterenv.node.host import Host
@@ -21,8 +22,6 @@ from clusterenv.wire import messages as m
 from clusterenv.wire.frames import split as split_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from clusterenv.clusters import Remote
     from clusterenv.launchers.base import Launcher
 
@@ -31,7 +30,6 @@ _logger = logging.getLogger(__name__)
 SILENCE_S, BEAT_S = 10.0, 2.0
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
-_PATIENCE_S = 5.0
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
 
 
@@ -53,11 +51,10 @@ class Joining:
         self._hosts: dict[str, Host] = {}  # by incarnation, those that are welcome
         self._peers: dict[bytes, Host] = {}
         self._wanted = cluster.nodes  # how many more may come in
-        self._new: list[Host] = []
+        self._new: list[Host] = []  # those that have no slots yet
         self._refused: collections.deque[str] = collections.deque(maxlen=10)
         # Messages that came while a node was waited for.
         self._kept: collections.deque[tuple[Host, m.FromNode | ProtocolError, list[Any]]] = collections.deque()
-        self._back: dict[int, dict[int, Sequence[int | None]]] = {}  # lost hosts that are started again
 
     @property
     def members(self) -> list[Host]:
@@ -67,7 +64,10 @@ class Joining:
     def gather(self, num_envs: int) -> tuple[list[Host], list[range]]:
         """Start the nodes, wait until all are there, and give each its slots."""
         host, port = self._listening()
-        self._hub = hub = Hub(self._keys, host, port)
+        if self._cluster.insecure:
+            _check_private(host)
+            _logger.warning(INSECURE)
+        self._hub = hub = Hub(self._keys, host, port, secure=not self._cluster.insecure)
         self._launcher.start(self._job(host, hub.port))
         self._wait_for_all()
         hosts = sorted(self._new, key=lambda host: (host.hello.index is None, host.hello.index or 0, host.name))
@@ -87,12 +87,13 @@ class Joining:
 
     def _job(self, listen: str, port: int) -> NodeJob:
         reachable = own_addresses() if listen in (_EVERYWHERE, "::") else [listen]
-        heads = ",".join(Address(host, port).url for host in reachable)
+        insecure = ["--insecure"] if self._cluster.insecure else []
+        heads = ",".join(Address(host, port, not insecure).url for host in reachable)
         imports = [word for module in self._cluster.imports for word in ("--import", module)]
         workers = ["--workers", str(self._cluster.workers)] if self._cluster.workers else []
         self.heads = heads
         return NodeJob(
-            arguments=("--head", heads, *imports, *workers),
+            arguments=("--head", heads, *insecure, *imports, *workers),
             keys=self._keys.node.text(),
             python=self._cluster.interpreter,
         )
@@ -141,7 +142,9 @@ class Joining:
         if self._kept:
             return self._kept.popleft()
         got = self._open().receive(limit_s)
-        return None if got is None else self._sort(*got)
+        sorted_out = None if got is None else self._sort(*got)
+        # Who knocks may bring news of another.
+        return self._kept.popleft() if sorted_out is None and self._kept else sorted_out
 
     def _keep_next(self) -> None:
         """While somebody is waited for: what the others say is kept for later, and who leaves again was never here."""
@@ -185,7 +188,7 @@ class Joining:
         reason = self._objection(hello)
         if host is not None:
             reason = "it was silent for too long and has been replaced"
-        elif reason is None and self._wanted < 1:
+        elif reason is None and self._wanted < 1 and not self._is_vacant(hello):
             reason = f"all {self._cluster.nodes} nodes are there already"
         if reason is not None:
             _logger.warning("node %s is refused: %s", hello.name, reason)
@@ -193,11 +196,26 @@ class Joining:
             if self._wanted > 0:
                 self._refused.append(f"{hello.name}: {reason}")
             return
-        self._wanted -= 1
+        self._wanted = max(0, self._wanted - 1)
         host = Host(-1, self._open(), peer, hello)
         self._hosts[hello.incarnation] = self._peers[peer] = host
         self._new.append(host)
         self._welcome(peer)
+
+    def _is_vacant(self, hello: m.Hello) -> bool:
+        """Whether the place of a newcomer is free: its engine has started a node again that is lost, or about to be."""
+        before = [host for host in self._hosts.values() if host.hello.index == hello.index]
+        living = [host for host in before if not host.lost]
+        if hello.index is None or not before or any(host.tell(m.Ping()) for host in living):
+            return False
+        for host in living:
+            reason = "another process has taken its place"
+            if host in self._new:
+                self._new.remove(host)
+                host.lost = True
+            else:
+                self._kept.append((host, m.Leave(reason=reason), []))
+        return True
 
     def _objection(self, hello: m.Hello) -> str | None:
         if hello.protocol != m.PROTOCOL or hello.clusterenv != __version__:
@@ -214,46 +232,51 @@ class Joining:
 
     # After a loss.
 
-    def replace(self, host: Host, worker: int, seeds: Sequence[int | None]) -> None:
-        """A worker of a lost host is wanted again: start the host again, once for all its workers."""
-        if host.index not in self._back:
-            place = host.hello.index
-            if place is None or not self._launcher.restart(place):
-                why = self._launcher.failure() or ""
-                raise LaunchError(f"node {host.name} is lost, and its launcher cannot start it again. {why}")
-            self._wanted += 1
-            self._back[host.index] = {}
-        self._back[host.index][worker] = seeds
+    @property
+    def wait_s(self) -> float | None:
+        """How long somebody waits for a node."""
+        return self._cluster.wait_s
 
-    def returning(self) -> list[tuple[int, dict[int, Sequence[int | None]]]]:
-        """The hosts that were started again, with the seeds of their workers."""
-        return sorted(self._back.items())
+    def make_room(self, lost: Host, expected: int, *, patient: bool) -> None:
+        """The place of a lost host is free: let its launcher start a node for it.
 
-    def wait_for(self, old: Host) -> Host:
-        """Wait for the node that takes the place of a lost one; if it does not come, the next caller tries again."""
-        try:
-            self._wait_for_one()
-        except BaseException:
-            self._wanted -= 1
-            raise
-        finally:
-            del self._back[old.index]
-        host = self._new.pop()
-        self._settle(host, old.index, old.workers, old.blocks)
-        host.generation = old.generation + 1
+        Args:
+            lost: the host.
+            expected: how many others are on their way.
+            patient: if the launcher cannot do that, leave the place to whoever may come.
+
+        Raises:
+            LaunchError: no node will come.
+        """
+        self._new = [host for host in self._new if not host.lost and host.tell(m.Ping())]
+        if len(self._new) > expected:
+            return  # somebody has come by himself
+        place = lost.hello.index
+        if (place is None or not self._launcher.restart(place)) and not patient:
+            why = self._launcher.failure() or ""
+            raise LaunchError(f"node {lost.name} is lost, and its launcher cannot start it again. {why}")
+        self._wanted += 1
+
+    def newcomer(self, lost: Host) -> Host | None:
+        """A node that has come in takes the place of a lost host, if one is there."""
+        self._new = [host for host in self._new if not host.lost]
+        if not self._new:
+            return None
+        own = [host for host in self._new if host.hello.index == lost.hello.index]
+        host = own[0] if own else self._new[0]
+        self._new.remove(host)
+        host.heard_s = time.monotonic()  # it may have come a while ago
+        self._settle(host, lost.index, lost.workers, lost.blocks)
+        host.generation = lost.generation + 1
         return host
 
-    def _wait_for_one(self) -> None:
-        limit_s = self._cluster.wait_s
-        end = None if limit_s is None else time.monotonic() + limit_s
-        patient_until = time.monotonic() + _PATIENCE_S  # another may be lost meanwhile, and is dealt with afterwards
-        while not self._new:
-            self._keep_next()
-            problem = self._launcher.failure()
-            if problem and time.monotonic() > patient_until:
-                raise LaunchError(f"a node could not come back: {problem}")
-            if end is not None and time.monotonic() > end:
-                raise LaunchError(f"a node did not come back within {limit_s} s. {self.last_words()}")
+    def expect_no_longer(self) -> None:
+        """A node that was expected is not waited for any more."""
+        self._wanted = max(0, self._wanted - 1)
+
+    def launcher_problem(self) -> str | None:
+        """Why no more nodes will come, in the words of the launcher."""
+        return self._launcher.failure()
 
     def seems_gone(self, host: Host) -> str | None:
         """Whether a host that is not heard has no connection, and its launcher knows why."""
@@ -287,6 +310,20 @@ class Joining:
         if self._hub is None:
             raise LaunchError("the cluster is closed.")
         return self._hub
+
+
+def _check_private(listen: str) -> None:
+    """Without keys the head listens where the whole internet can reach it under no circumstances."""
+    for address in own_addresses() if listen in (_EVERYWHERE, "::") else [listen]:
+        try:
+            public = ipaddress.ip_address(address).is_global
+        except ValueError:
+            continue  # a name: it was chosen by the user
+        if public:
+            raise ConfigError(
+                f"insecure=True with the public address {address} is refused. Set bind= to a private address of this "
+                "host, or leave insecure out."
+            )
 
 
 def _says_goodbye(pieces: list[Any]) -> bool:

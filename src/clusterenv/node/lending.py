@@ -7,13 +7,14 @@ flooded.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from typing import TYPE_CHECKING, Any
 
 from clusterenv.errors import ConfigError, ProtocolError
 from clusterenv.node.columns import columns_from_frames
-from clusterenv.node.parcels import Parcel
+from clusterenv.node.parcels import pieces_of
 from clusterenv.node.records import attachment_to_data, fragment_spec_to_data
 from clusterenv.transport.fragments import Fragments
 from clusterenv.transport.sockets import MAX_FRAME_BYTES
@@ -73,25 +74,20 @@ class Lending:
     def _send(self, host: Host, number: int, encoded: Encoded) -> None:
         base = None if encoded.base_version is None else tuple(encoded.base_version)
         version = {"kind": encoded.kind, "base": base, "version": tuple(encoded.version), "digest": encoded.digest}
+        waiting = host.giving = set()  # the pieces that are not answered; another set for every version
 
-        def send(offset: int, piece: memoryview) -> None:
-            host.ask(m.Weights, taken, [piece], memory=number, offset=offset, size=encoded.nbytes, **version)
-
-        def taken(answer: m.Answer, frames: Sequence[Any]) -> None:
-            if host.giving is not parcel:
-                return  # it was given up with another of its pieces
-            parcel.arrived()
-            if answer.error:
+        def taken(offset: int, answer: m.Answer, frames: Sequence[Any]) -> None:
+            waiting.discard(offset)
+            if answer.error and host.giving is waiting:
                 _logger.warning("node %s could not use its weights and gets them whole: %s", host.name, answer.error)
                 host.spoilt += 1
+            if (answer.error or not waiting) and host.giving is waiting:
                 host.giving = None
-            elif parcel.complete:
-                host.giving = None
-            else:
-                parcel.send_more()
 
-        host.giving = parcel = Parcel(encoded.payload, send)
-        parcel.send_more()
+        for offset, piece in pieces_of(encoded.payload):
+            waiting.add(offset)
+            fields = {"memory": number, "offset": offset, "size": encoded.nbytes, **version}
+            host.ask(m.Weights, functools.partial(taken, offset), [piece], **fields)
 
     def take_fragment(self, arena: Arena, block: range, fragment: Fragment, frames: Sequence[Any]) -> None:
         """Fill the columns of a fragment that has arrived."""

@@ -51,9 +51,16 @@ _SPARE_DESCRIPTORS = 12
 
 
 class LocalNode(Here):
-    """Supervises the workers of this host."""
+    """Supervises the workers of this host; `spared` as in the supervisor."""
 
-    def __init__(self, builders: Sequence[Callable[[], Block]], blocks: Sequence[range], cluster: Local) -> None:
+    def __init__(
+        self,
+        builders: Sequence[Callable[[], Block]],
+        blocks: Sequence[range],
+        cluster: Local,
+        *,
+        spared: bool = False,
+    ) -> None:
         check_supported()
         _check_descriptors(len(blocks))
         self.blocks = blocks
@@ -69,10 +76,11 @@ class LocalNode(Here):
         self.closed = False
         self._bell_seen = 0
         self._report = Report()
-        self._supervisor = Supervisor(cluster.threads)
+        self._supervisor = Supervisor(cluster.threads, spared=spared)
 
     def start(self, limit_s: float | None) -> list[BlockDescription]:
         """Start every worker and wait until its environments are built."""
+        self._start_s = limit_s
         for handle in self._handles:
             self._launch(handle, limit_s)
         replies = self.replies([handle.worker for handle in self._handles], limit_s)
@@ -270,7 +278,7 @@ class LocalNode(Here):
             self._supervisor.kill(handle.token)
             self._record(handle, cause)
 
-    def replace(self, worker: int, seeds: Sequence[int | None]) -> None:
+    def replace(self, worker: int, seeds: Sequence[int | None], *, patient: bool = False) -> None:
         """Start a fresh worker in the place of a lost one; do not wait for it."""
         handle = self._handles[worker]
         # The old process must be gone before another may write to the same rows.
@@ -278,28 +286,45 @@ class LocalNode(Here):
             _logger.warning("worker %d does not end although it was killed", worker)
         handle.channel.close()
         self._launch(handle, self._limit())
-        handle.starting = True
+        handle.started_s = time.monotonic()
         handle.fresh_seeds = tuple(seeds)
 
     def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """Wait for replacements to be built; return what went wrong with those that could not be."""
-        waiting = [self._handles[worker] for worker in workers if self._handles[worker].starting]
-        if not waiting:
-            return {}
-        problems = {}
-        replies = self.replies([handle.worker for handle in waiting], limit_s)
-        for handle in waiting:
-            handle.starting = False
-            if handle.worker not in replies:
-                self.lose(handle.worker, f"its environments were not built within {limit_s} s")
+        waiting = [worker for worker in workers if self._handles[worker].started_s is not None]
+        found = self._begin(self.replies(waiting, limit_s)) if waiting else {}
+        for worker in waiting:
+            if worker not in found:
+                self._lose_unbuilt(worker, limit_s)
+        return {worker: problem for worker, problem in found.items() if problem is not None}
+
+    def built(self, workers: Sequence[int]) -> dict[int, Reply | None]:
+        """The replacements that are there by now, each with what went wrong, or None. Waits for nobody."""
+        waiting = [worker for worker in workers if self._handles[worker].started_s is not None]
+        found = self._begin(self.replies(waiting, 0.0)) if waiting else {}
+        for worker in waiting:
+            since, limit_s = self._handles[worker].started_s, self._start_s
+            late = since is not None and limit_s is not None and time.monotonic() - since > limit_s
+            if worker not in found and (late or self._look(self._handles[worker])):
+                self._lose_unbuilt(worker, limit_s)
+        return found
+
+    def _begin(self, replies: Mapping[int, Reply]) -> dict[int, Reply | None]:
+        """Give those that have built their environments the arena."""
+        found: dict[int, Reply | None] = {}
         for worker, reply in replies.items():
             handle = self._handles[worker]
-            if reply.failure or reply.error:
-                problems[worker] = reply
+            handle.started_s = None
+            found[worker] = reply if reply.failure or reply.error else None
+            if found[worker] is not None:
                 self._record(handle, "its environments could not be built")
-                continue
-            self._give_arena(handle, dataclasses.replace(self._binding, fresh_seeds=handle.fresh_seeds))
-        return problems
+            else:
+                self._give_arena(handle, dataclasses.replace(self._binding, fresh_seeds=handle.fresh_seeds))
+        return found
+
+    def _lose_unbuilt(self, worker: int, limit_s: float | None) -> None:
+        self._handles[worker].started_s = None
+        self.lose(worker, f"its environments were not built within {limit_s} s")
 
     def alive(self, worker: int) -> bool:
         """Whether a worker is not lost."""

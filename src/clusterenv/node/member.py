@@ -1,4 +1,8 @@
-"""The node program: joins a head, serves it, and ends when it is told to, or when the head falls silent."""
+"""The node program: joins a head, serves it, and ends when it is told to, or when the head falls silent.
+
+A signal means that an engine wants the host back: the node finishes the requests that it is at, hands over their
+answers, tells the head that it leaves, and ends well.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,8 @@ import gymnasium
 
 from clusterenv._version import __version__
 from clusterenv.config import usable_cores
-from clusterenv.errors import ConfigError, LaunchError, words_of
+from clusterenv.errors import ConfigError, GivenUp, LaunchError, words_of
+from clusterenv.node.forkserver import ENGINE_SIGNALS
 from clusterenv.node.service import Service
 from clusterenv.transport.sockets import Address, Link, reachable
 from clusterenv.wire import messages as m
@@ -37,6 +42,10 @@ _logger = logging.getLogger(__name__)
 _JOIN_S = 30.0
 _LOOK_S = 0.25
 _GOODBYE_S = 0.5
+# After a signal: how long what is under way may take, and its answers to go out. An engine kills us soon after.
+_DRAIN_S, _LAST_ANSWERS_S = 20.0, 5.0
+# Once there is a connection: a head that is busy learning lets nobody in meanwhile.
+_WELCOME_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +82,11 @@ def run_node(membership: Membership) -> None:
         _import(module)
     address = _first_reachable(membership.heads)
     link = Link(membership.keys, address)
+    member = Member(membership, link, address)
     try:
-        Member(membership, link, address).run()
+        member.run()
     finally:
-        link.close(_GOODBYE_S)
+        link.close(_LAST_ANSWERS_S if member.draining else _GOODBYE_S)
 
 
 class Member:
@@ -92,12 +102,13 @@ class Member:
         self._down_since = self._beat_at = time.monotonic()
         self._why = "told to"
         self._stopping = self._leaving = False
+        self._drained_by: float | None = None
         self._noticed, self._look_at = True, 0.0
 
     def run(self) -> None:
         """Serve until the end."""
         before: dict[signal.Signals, Any] = {}
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (*ENGINE_SIGNALS, signal.SIGINT):
             with contextlib.suppress(ValueError):  # not in the main thread: a test
                 before[number] = signal.signal(number, self._stop)
         try:
@@ -114,19 +125,33 @@ class Member:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    @property
+    def draining(self) -> bool:
+        """Whether it finishes what is under way, and takes nothing new."""
+        return self._drained_by is not None
+
     def _stop(self, number: int, frame: Any) -> None:
-        self._stopping = self._noticed = True
-        self._why = f"signal {signal.Signals(number).name}"
+        """The first signal asks us to finish what is under way, the second to leave at once."""
+        self._stopping, self._noticed = self.draining, True
+        if self._drained_by is None:
+            self._drained_by = time.monotonic() + _DRAIN_S
+            self._why = f"signal {signal.Signals(number).name}"
+
+    def _drained(self) -> bool:
+        if self._drained_by is None:
+            return False
+        return self._stopping or self._service.idle or time.monotonic() > self._drained_by
 
     def _over(self) -> bool:
-        if self._stopping:
+        if self._drained():
             return True
         silent_s = 0.0 if self._connected and self._welcome else time.monotonic() - self._down_since
-        if silent_s > self._silence_s:
+        limit_s = _WELCOME_S if self._connected and not self._welcome else self._silence_s
+        if silent_s > limit_s:
             if not self._welcome:
                 raise LaunchError(
-                    f"the head at {self._address.url} did not let this node in within {self._silence_s:.0f} s. Is the "
-                    "key file that of this run?"
+                    f"the head at {self._address.url} did not let this node in within {limit_s:.0f} s. Is the key file "
+                    "that of this run?"
                 )
             self._why = f"the head fell silent for {silent_s:.0f} s"
             return True
@@ -138,7 +163,7 @@ class Member:
     def _turn(self) -> None:
         """Serve what has come. Between two steps of the environments nothing else is done, except now and then."""
         now = time.monotonic()
-        if self._noticed or now >= self._look_at:
+        if self._noticed or self.draining or now >= self._look_at:
             self._look_at = now + _LOOK_S
             self._look_around()
         while (frames := self._link.receive()) is not None:
@@ -168,20 +193,32 @@ class Member:
                 self._connected, self._down_since = False, time.monotonic()
             self._outbox.clear()
         elif not self._welcome:
-            raise LaunchError(
-                f"the head at {self._address.url} refused the keys of this node. Take the key file of this run."
+            raise LaunchError(f"the head at {self._address.url} {self._refusal}")
+
+    @property
+    def _refusal(self) -> str:
+        """Why it does not let us in, as far as this side can know."""
+        if self._address.secure:
+            return (
+                "refused the keys of this node. Take the key file of this run; or, if the head was started with "
+                "--insecure, start the node with it too."
             )
+        return (
+            "wants encryption and keys, and this node was started with --insecure. Start both with it, or better, both "
+            "without."
+        )
 
     def _take(self, frames: list[Any]) -> None:
         message = m.decode_from_head(frames)
         if isinstance(message, m.Refuse):
-            raise LaunchError(f"the head refused this node: {message.reason}")
+            kind = GivenUp if self._welcome else LaunchError
+            raise kind(f"the head refused this node: {message.reason}")
         if isinstance(message, m.Welcome):
             self._welcome = True
             self._silence_s, self._beat_s = message.silence_s, message.beat_s
         elif isinstance(message, m.Heard):
             self._unheard = False
-        else:
+        elif not (self.draining and isinstance(message, m.Request)):  # another node will be asked
             self._service.handle(frames)
 
     def _send(self, frames: list[Any]) -> None:

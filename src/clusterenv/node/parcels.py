@@ -1,8 +1,8 @@
 """Weights on their way to a node, in pieces.
 
-A policy of a few megabytes takes minutes on a slow link. In one message it would hold up all that is sent behind it:
-orders to workers, and the heartbeats of the connection, which would then be taken for dead. So it travels as small
-pieces, a few at a time; the node answers each, and puts them together.
+A policy of a few megabytes takes minutes on a slow link. In one message it would hold up the heartbeats of the
+connection, which would then be taken for dead, again and again. So it travels as small messages, which the node puts
+together. All are sent at once: an order to play that follows them must not arrive before them.
 """
 
 from __future__ import annotations
@@ -12,54 +12,25 @@ from typing import TYPE_CHECKING, Any
 from clusterenv.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
 # A piece takes about a second on a link of one megabit per second.
 PIECE_BYTES = 128 * 1024
-# So much may be under way at once. Most policies are smaller, so they arrive even if the learner does not look here for
-# a while; those that are larger go on whenever it does.
-WINDOW_BYTES = 8 * 1024 * 1024
+# More messages than a few thousand would not be taken by a socket.
+_MOST_PIECES = 1024
 
 
-class Parcel:
-    """The sender's side.
-
-    Args:
-        payload: what is sent.
-        send: takes the place of a piece and its bytes.
+def pieces_of(payload: bytes) -> Iterator[tuple[int, memoryview]]:
+    """The pieces of a payload, each with its place; one without bytes is one piece, too.
 
     Example:
-        >>> parcel = Parcel(b"weights", lambda offset, piece: print(offset, bytes(piece)))
-        >>> parcel.send_more()
-        0 b'weights'
-        >>> parcel.arrived()
-        >>> parcel.complete
-        True
+        >>> [(offset, bytes(piece)) for offset, piece in pieces_of(b"weights")]
+        [(0, b'weights')]
     """
-
-    def __init__(self, payload: bytes, send: Callable[[int, memoryview], None]) -> None:
-        self._payload, self._send = memoryview(payload), send
-        self._sent, self._under_way, self._begun = 0, 0, False
-
-    @property
-    def complete(self) -> bool:
-        """Whether all of it has arrived."""
-        return self._begun and not self._under_way and self._sent == len(self._payload)
-
-    def send_more(self) -> None:
-        """Send pieces until the window is full. A payload without bytes is one piece, too."""
-        most = WINDOW_BYTES // PIECE_BYTES
-        while self._under_way < most and (self._sent < len(self._payload) or not self._begun):
-            self._begun = True
-            piece = self._payload[self._sent : self._sent + PIECE_BYTES]
-            offset = self._sent
-            self._sent += len(piece)
-            self._under_way += 1
-            self._send(offset, piece)
-
-    def arrived(self) -> None:
-        """A piece has arrived."""
-        self._under_way -= 1
+    whole = memoryview(payload)
+    length = max(PIECE_BYTES, -(-len(whole) // _MOST_PIECES))
+    for offset in range(0, max(1, len(whole)), length):
+        yield offset, whole[offset : offset + length]
 
 
 class Arriving:

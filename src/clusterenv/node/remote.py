@@ -12,7 +12,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from clusterenv.errors import LaunchError, ProtocolError
+from clusterenv.errors import ClusterEnvError, LaunchError, ProtocolError, words_of
 from clusterenv.node.base import Loss
 from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.crew import Crew
@@ -20,6 +20,7 @@ from clusterenv.node.joining import Joining
 from clusterenv.node.lending import Lending
 from clusterenv.node.mail import Mail
 from clusterenv.node.records import CODEC, attachment_to_data, unpack_report
+from clusterenv.node.returning import Return
 from clusterenv.node.rows import copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
 from clusterenv.transport.arena import Command
@@ -67,6 +68,7 @@ class RemoteNode:
         self._crew = Crew()
         self._lending = Lending()
         self._problems: dict[int, Reply | None] = {}  # of replacements
+        self._returning: dict[int, Return] = {}  # lost hosts, by their index
         self._losses: list[Loss] = []
         self._report = Report()
         self._stepping: set[int] = set()  # hosts in lock step
@@ -89,7 +91,7 @@ class RemoteNode:
         found: dict[int, Any] = {}
         for host in hosts:
             ask_to_build(host, self._order, limit_s, found)
-        self._until(lambda: len(found) == len(hosts), limit_s, "build their environments")
+        self._until(lambda: len(found) == len(hosts), limit_s, "build their environments", hosts)
         for host in hosts:
             raise_remote_start_error(host.name, len(host.blocks), found[host.index])
         return [each for host in hosts for each in found[host.index]]
@@ -102,7 +104,7 @@ class RemoteNode:
         bound: dict[int, list[int | None]] = {}
         for host in hosts:
             ask_to_bind(host, self._spaces, None, bound)
-        self._until(lambda: len(bound) == len(hosts), _MEMORY_S, "make their memory")
+        self._until(lambda: len(bound) == len(hosts), _MEMORY_S, "make their memory", hosts)
         self._crew.pids = [pid for host in hosts for pid in bound[host.index]]
 
     # Steps.
@@ -202,6 +204,11 @@ class RemoteNode:
         return 3 * self._joining.beat_s
 
     @property
+    def come_back_s(self) -> float | None:
+        """As long as at the start."""
+        return self._joining.wait_s
+
+    @property
     def hosts(self) -> list[range]:
         """The workers of each host."""
         return [host.workers for host in self._crew.hosts]
@@ -252,11 +259,13 @@ class RemoteNode:
                 self._mail.forget(loss.worker)
             self._losses.append(loss)
 
-    def replace(self, worker: int, seeds: Sequence[int | None]) -> None:
+    def replace(self, worker: int, seeds: Sequence[int | None], *, patient: bool = False) -> None:
         """Start a fresh worker in the place of a lost one; do not wait for it."""
         host, mine = self._crew.host_of(worker), self._crew.within(worker)
         if host.lost:
-            self._joining.replace(host, mine, seeds)
+            if host.index not in self._returning:
+                self._expect(host, {}, patient=patient)
+            self._returning[host.index].seeds[mine] = seeds
             return
         host.lives[mine] += 1
         life = host.lives[mine]
@@ -279,8 +288,9 @@ class RemoteNode:
 
     def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """Wait for replacements to be built; return what went wrong with those that could not be."""
-        for index, seeds in self._joining.returning():
-            self._welcome_back(index, seeds, limit_s)
+        for way in self._returning.values():
+            way.hurry()
+        self._wait_while(self._tend, None)  # each has limits of its own
 
         def building(worker: int) -> bool:
             dead = not self._crew.alive[worker] and not self._crew.host_of(worker).lost
@@ -293,19 +303,43 @@ class RemoteNode:
                 self._losses.append(Loss(worker, f"it did not come back within {limit_s} s", None, None))
         return {worker: problem for worker, problem in problems.items() if problem is not None}
 
-    def _welcome_back(self, index: int, seeds: Any, limit_s: float | None) -> None:
-        """Wait for the node that takes the place of a lost one, and let it build what was lost."""
-        self._crew.hosts[index] = host = self._joining.wait_for(self._crew.hosts[index])
-        found: dict[int, Any] = {}
-        ask_to_build(host, self._order, limit_s, found)
-        self._until(lambda: bool(found), limit_s, "build their environments")
-        raise_remote_start_error(host.name, len(host.blocks), found[index])
-        bound: dict[int, list[int | None]] = {}
-        ask_to_bind(host, self._spaces, seeds, bound)
-        self._until(lambda: bool(bound), _MEMORY_S, "make their memory")
-        for worker, pid in zip(host.workers, bound[index], strict=True):
-            self._crew.alive[worker], self._crew.pids[worker] = True, pid
-            self._problems[worker] = None
+    def built(self, workers: Sequence[int]) -> dict[int, Reply | None]:
+        """The replacements that are there by now, each with what went wrong, or None. Waits for nobody."""
+        self._tend()
+        return {worker: self._problems.pop(worker) for worker in workers if worker in self._problems}
+
+    def _tend(self) -> bool:
+        """Help lost hosts on their way back; whether any are still on it."""
+        for index, way in list(self._returning.items()):
+            try:
+                done = way.progress()
+                self._crew.hosts[index] = way.host or way.old
+            except BaseException as error:
+                del self._returning[index]
+                if way.host is None:
+                    self._joining.expect_no_longer()
+                else:  # the next reset, or whoever comes next, takes a fresh one
+                    self._crew.hosts[index] = way.host
+                    self._give_up(way.host, f"its node {way.host.name} could not be built again")
+                if not way.patient or not isinstance(error, ClusterEnvError):
+                    raise
+                _logger.warning("node %s is not back: %s", way.old.name, words_of(error))
+                self._expect(self._crew.hosts[index], way.seeds, patient=True)
+                continue
+            if done and way.host is not None and way.pids is not None:
+                del self._returning[index]
+                for worker, pid in zip(way.host.workers, way.pids, strict=True):
+                    self._crew.alive[worker], self._crew.pids[worker] = True, pid
+                    self._problems[worker] = None
+        return bool(self._returning)
+
+    def _expect(self, lost: Host, seeds: dict[int, Sequence[int | None]], *, patient: bool) -> None:
+        """A node shall take the place of a lost host."""
+        expected = sum(1 for way in self._returning.values() if way.host is None)
+        self._joining.make_room(lost, expected, patient=patient)
+        way = Return(self._joining, lost, self._order, self._spaces, self._start_s, patient=patient)
+        way.seeds = seeds
+        self._returning[lost.index] = way
 
     def alive(self, worker: int) -> bool:
         """Whether a worker is not lost."""
@@ -420,21 +454,20 @@ class RemoteNode:
             return
         _logger.warning("node %s is lost: %s", host.name, cause)
         host.tell(m.Refuse(reason=f"given up: {cause}"[:1000]))  # should it still be there, it goes
-        host.give_up()
+        host.give_up(cause)
         self._stepping.discard(host.index)
         for worker in host.workers:
             self._record(Loss(worker, cause, None, None, reported=False))
 
-    def _until(self, done: Callable[[], bool], limit_s: float | None, what: str) -> None:
-        lost: list[Loss] = []
+    def _until(self, done: Callable[[], bool], limit_s: float | None, what: str, hosts: Sequence[Host]) -> None:
+        """Wait for something that these hosts do; others may be lost meanwhile, and are dealt with afterwards."""
 
         def waiting() -> bool:
-            lost[:] = [loss for loss in self._losses if self._crew.host_of(loss.worker).lost]
-            return not done() and not lost
+            return not done() and not any(host.lost for host in hosts)
 
         in_time = self._wait_while(waiting, None if limit_s is None else limit_s + _LAST_WORDS_S)
-        if lost and not done():
-            raise LaunchError(f"{lost[0].cause}. {self._joining.last_words()}")
+        if not done() and (causes := [host.cause for host in hosts if host.lost]):
+            raise LaunchError(f"{causes[0]}. {self._joining.last_words()}")
         if not in_time:
             raise LaunchError(f"the nodes did not {what} within {limit_s} s. {self._joining.last_words()}")
 

@@ -107,6 +107,12 @@ class Service:
         """Whether steps are under way, whose end no descriptor tells."""
         return self._steps is not None and self._steps.busy
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way but streams that have no order."""
+        playing = any(self._orders.values()) or any(errand.name != "stream" for errand in self._errands)
+        return not self.stepping and not playing
+
     def descriptors(self) -> list[int]:
         """What becomes readable when a worker has something to say."""
         return [] if self._node is None else self._node.descriptors()
@@ -184,7 +190,7 @@ class Service:
         if self._node is not None or not blocks or not ordered:
             raise ProtocolError(f"blocks {request.blocks} cannot be built here.")
         builders = builders_of(CODEC.unpack(request.recipes), blocks, self._imports)
-        self._node = node = LocalNode(builders, blocks, Local(len(blocks)))
+        self._node = node = LocalNode(builders, blocks, Local(len(blocks)), spared=True)
         self._lives = [0] * len(blocks)
         try:
             found = [describe_plainly(each) for each in node.start(request.limit_s)]

@@ -27,7 +27,7 @@ _THREAD_VARIABLES = (
 # folder, which is anybody's.
 _BOOTSTRAP = (
     "import sys; del sys.path[0]; import json; sys.path[:] = json.loads(sys.argv[2]); "
-    "from clusterenv.node.forkserver import main; main(int(sys.argv[1]))"
+    "from clusterenv.node.forkserver import main; main(int(sys.argv[1]), spared=sys.argv[3:] == ['spared'])"
 )
 _SERVER_END_S = 2.0
 
@@ -70,9 +70,14 @@ os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 class Supervisor:
-    """Owns the fork server and the processes it starts."""
+    """Owns the fork server and the processes it starts.
 
-    def __init__(self, threads: int | None) -> None:
+    Args:
+        threads: for the numerical libraries of each worker; None leaves them alone.
+        spared: whether the signals of an engine mean nothing to these processes.
+    """
+
+    def __init__(self, threads: int | None, *, spared: bool = False) -> None:
         self._owner = os.getpid()
         self._tokens = 0
         self._pids: dict[int, int] = {}
@@ -81,10 +86,11 @@ class Supervisor:
         environment = dict(os.environ)
         if threads is not None:
             environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+        words = [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), json.dumps(search_path())]
         with theirs:
             try:
                 self._server = subprocess.Popen(
-                    [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), json.dumps(search_path())],
+                    [*words, *(["spared"] if spared else [])],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     env=environment,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Frames = Sequence[Any]
 
-SCHEME = "tcp+curve"
+SCHEME, INSECURE_SCHEME = "tcp+curve", "tcp"
 # The largest frame that is taken. Observations of a node in one step, or of a fragment, have to fit.
 MAX_FRAME_BYTES = 2**30
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS, _HEARTBEAT_TTL_MS = 2_000, 6_000, 10_000
@@ -41,21 +41,22 @@ _CONNECT_S = 3.0
 
 
 class Address(NamedTuple):
-    """Where the head listens."""
+    """Where the head listens, and whether connections to it are encrypted and authenticated."""
 
     host: str
     port: int
+    secure: bool = True
 
     @property
     def url(self) -> str:
         """As it is written on a command line."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{SCHEME}://{host}:{self.port}"
+        return f"{SCHEME if self.secure else INSECURE_SCHEME}://{host}:{self.port}"
 
     @property
     def endpoint(self) -> str:
         """As ZeroMQ writes it."""
-        return self.url.replace(SCHEME, "tcp", 1)
+        return self._replace(secure=False).url
 
 
 def parse_address(text: str) -> Address:
@@ -70,9 +71,9 @@ def parse_address(text: str) -> Address:
         found = split_address(where.removesuffix("/"))
     except ConfigError:
         found = None
-    if scheme not in (SCHEME, "cluster") or found is None or not found.port:
+    if scheme not in (SCHEME, INSECURE_SCHEME, "cluster") or found is None or not found.port:
         raise ConfigError(f"{text[:100]!r} is no address of a head: expected {SCHEME}://HOST:PORT.")
-    return Address(found.host, found.port)
+    return Address(found.host, found.port, scheme != INSECURE_SCHEME)
 
 
 def _common(sock: zmq.Socket[bytes]) -> None:
@@ -92,19 +93,21 @@ class Hub:
         keys: of the run; only nodes that have them get in.
         host: the address to listen on.
         port: 0 for any that is free.
+        secure: whether nodes have to prove themselves with the keys, and all is encrypted.
     """
 
-    def __init__(self, keys: RunKeys, host: str, port: int = 0) -> None:
+    def __init__(self, keys: RunKeys, host: str, port: int = 0, *, secure: bool = True) -> None:
         self._context = zmq.Context()
-        self._guard = zmq.auth.thread.ThreadAuthenticator(self._context)
-        self._guard.start()
-        self._guard.configure_curve_callback("*", credentials_provider=_OnlyThese({keys.node.public.encode()}))
+        self._guard = zmq.auth.thread.ThreadAuthenticator(self._context) if secure else None
         self._socket = sock = self._context.socket(zmq.ROUTER)
         _common(sock)
         sock.router_mandatory = 1
         sock.sndhwm, sock.rcvhwm = _FROM_HEAD, _FROM_NODE
-        sock.curve_server = True
-        sock.curve_secretkey, sock.curve_publickey = keys.secret.encode(), keys.node.server.encode()
+        if self._guard is not None:
+            self._guard.start()
+            self._guard.configure_curve_callback("*", credentials_provider=_OnlyThese({keys.node.public.encode()}))
+            sock.curve_server = True
+            sock.curve_secretkey, sock.curve_publickey = keys.secret.encode(), keys.node.server.encode()
         listening = Address(host, port).endpoint if port else Address(host, 1).endpoint[:-1] + "*"
         try:
             sock.bind(listening)
@@ -138,7 +141,8 @@ class Hub:
     def close(self) -> None:
         """Close everything at once."""
         self._socket.close(0)
-        self._guard.stop()
+        if self._guard is not None:
+            self._guard.stop()
         self._context.term()
 
     @property
@@ -163,7 +167,7 @@ class Link:
 
     Args:
         keys: of the run.
-        address: of the head.
+        address: of the head, with or without encryption.
     """
 
     def __init__(self, keys: NodeKeys, address: Address) -> None:
@@ -175,8 +179,9 @@ class Link:
         sock.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         sock.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
         sock.sndhwm, sock.rcvhwm = _FROM_NODE, _FROM_HEAD
-        sock.curve_serverkey = keys.server.encode()
-        sock.curve_publickey, sock.curve_secretkey = keys.public.encode(), keys.secret.encode()
+        if address.secure:
+            sock.curve_serverkey = keys.server.encode()
+            sock.curve_publickey, sock.curve_secretkey = keys.public.encode(), keys.secret.encode()
         watched = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         self._events = sock.get_monitor_socket(watched | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         self._poller = zmq.Poller()
@@ -236,7 +241,7 @@ class Link:
 def reachable(address: Address, limit_s: float = _CONNECT_S) -> str | None:
     """Why nothing answers at an address, or None if something does."""
     try:
-        with contextlib.closing(socket.create_connection(address, limit_s)):
+        with contextlib.closing(socket.create_connection((address.host, address.port), limit_s)):
             return None
     except UnicodeError:  # a name that no name server could know
         return "Name or service not known"

@@ -19,6 +19,7 @@ from clusterenv.metrics.recorder import Recorder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from clusterenv.config import Cluster
     from clusterenv.env.batch import Batch
     from clusterenv.env.vector import ClusterEnv
     from clusterenv.learners.common.checkpoint import Checkpoint, Checkpoints
@@ -43,6 +44,7 @@ class PPO:
         recorder: gets the metrics of every update.
         checkpoints: where to save: now and then, at the end, and when interrupted. None saves nothing.
         resume: go on from this checkpoint. The environments start anew; weights, optimiser and step count do not.
+        cluster: in place of the one of the settings, for what cannot be part of a text.
 
     Example:
         >>> from clusterenv.learners.ppo import PPOConfig
@@ -58,8 +60,10 @@ class PPO:
         recorder: Recorder | None = None,
         checkpoints: Checkpoints | None = None,
         resume: Checkpoint | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         self.config = config
+        self._cluster = config.cluster if cluster is None else cluster
         self.recorder = Recorder() if recorder is None else recorder
         self.checkpoints, self.resume = checkpoints, resume
         self._updater: Updater | None = None
@@ -131,7 +135,7 @@ class PPO:
     def _environments(self) -> Iterator[ClusterEnv]:
         """Make the environments, the network and the counters, and attach the one to the other."""
         config = self.config
-        with _closing(make_vec(config.env_id, config.num_envs, cluster=config.cluster)) as envs:
+        with _closing(make_vec(config.env_id, config.num_envs, cluster=self._cluster)) as envs:
             envs.reset(seed=config.seed)
             self._updater = Updater(config, envs.single_observation_space, envs.single_action_space)
             self._tracker = Tracker(envs.cluster.workers, full_bytes(self.updater.weights(), config.encoding))
