@@ -27,7 +27,16 @@ from rich.console import Console
 from rich.table import Table
 
 import clusterenv
-from clusterenv.testing import EchoPolicy, History, Nemesis, check_history, echo_module, echo_slots, nodes_of, workers_of
+from clusterenv.testing import (
+    EchoPolicy,
+    History,
+    Nemesis,
+    check_history,
+    echo_module,
+    echo_slots,
+    nodes_of,
+    workers_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import clusterenv
@@ -16,7 +18,7 @@ NUM_ENVS = 4
 def test_a_stream_is_closed_before_the_replacement_of_a_worker_was_heard_of() -> None:
     """It has begun new episodes: a later step must not say that they begin with it."""
     slots = [{"env_kwargs": each} for each in echo_slots(NUM_ENVS, length=1000)]
-    slow = {"chances": {"sleep": 1.0}, "sleep_s": 0.005}
+    slow: dict[str, Any] = {"chances": {"sleep": 1.0}, "sleep_s": 0.005}
     history = History(NUM_ENVS)
     with clusterenv.make_vec(
         "clusterenv.testing:Chaos-v0", NUM_ENVS, cluster="local:2", env_id="Echo-v0", slot_kwargs=slots, **slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -231,7 +232,7 @@ class Deaf(EchoEnv):
 )
 @pytest.mark.parametrize("detached", [False, True])
 def test_a_broken_environment_is_found(kind: type[EchoEnv], found: set[str], detached: bool) -> None:
-    envs = clusterenv.ClusterEnv([lambda slot=slot: kind(slot) for slot in range(NUM_ENVS)], cluster="inproc:2")
+    envs = clusterenv.ClusterEnv([functools.partial(kind, slot) for slot in range(NUM_ENVS)], cluster="inproc:2")
     with envs:
         history = begun(envs)
         if detached:
@@ -359,9 +360,7 @@ def test_a_loss_without_its_flag() -> None:
         history = begun(envs)
         observations, rewards, terminated, truncated, infos = envs.step(actions_of(1))
         marks = np.array([True, False, False, False])
-        history.step(
-            actions_of(1), (observations, rewards, terminated, truncated, {**infos, "_worker_lost": marks})
-        )
+        history.step(actions_of(1), (observations, rewards, terminated, truncated, {**infos, "_worker_lost": marks}))
     assert kinds(history) == {"wrong flag"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -101,7 +102,7 @@ def test_the_same_seed_makes_the_same_timetable(monkeypatch: pytest.MonkeyPatch)
     assert timetable(monkeypatch, seed=2) != deeds
     assert {pid for _, pid in deeds} == {11, 12, 13}
     assert {name for name, _ in deeds} == {"kill", "stop", "cont"}
-    for before, after in zip(deeds, deeds[1:], strict=False):
+    for before, after in itertools.pairwise(deeds):
         assert before[0] != "stop" or after == ("cont", before[1])
 
 

@@ -5,6 +5,7 @@ from clusterenv.testing.echo import EchoEnv, EchoPolicy, Place, echo_module, ech
 from clusterenv.testing.history import History, Violation, check_history
 from clusterenv.testing.network import NetHost, Network, why_not
 from clusterenv.testing.processes import Deed, Nemesis, nodes_of, workers_of
+from clusterenv.testing.proxy import FaultProxy
 
 __all__ = [
     "Chaos",
@@ -13,6 +14,7 @@ __all__ = [
     "Deed",
     "EchoEnv",
     "EchoPolicy",
+    "FaultProxy",
     "History",
     "Nemesis",
     "NetHost",

@@ -136,18 +136,18 @@ def echo_module() -> Any:
             super().__init__()
             self.choice, self.bits = torch.nn.Parameter(torch.zeros(CHOICES)), torch.nn.Parameter(torch.zeros(_BITS))
             self.register_buffer("powers", torch.from_numpy(_POWERS))
-            self.number = 0
+            self.number = 0  # all zeros so far, the choice too
 
-        @property
-        def number(self) -> int:
+        def _get(self) -> int:
             return int(self.bits.detach() @ self.powers)
 
-        @number.setter
-        def number(self, number: int) -> None:
+        def _set(self, number: int) -> None:
             choice, bits = _digits(number)
             with torch.no_grad():
                 self.choice.copy_(torch.from_numpy(choice))
                 self.bits.copy_(torch.from_numpy(bits))
+
+        number = property(_get, _set)
 
         def forward(self, obs: Any, state: Sequence[Any] = ()) -> Any:
             nothing = obs[..., :1].to(torch.float32) * 0.0  # one row per observation

@@ -1,4 +1,4 @@
-"""Processes of a cluster on this host: found, killed, stopped and let go on; by hand, or by a nemesis on a timetable."""
+"""Processes of a cluster on this host: found, killed, stopped, let go on; by hand, or by a nemesis on a timetable."""
 
 from __future__ import annotations
 
