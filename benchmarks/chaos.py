@@ -47,12 +47,13 @@ RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results"
 MODES = ("step", "send", "rollout", "stream")
 # Some stops are shorter than a step may take, some longer: then the worker is lost although it lives.
 TIMEOUTS = clusterenv.Timeouts(step_s=2.0, reset_s=10.0, call_s=10.0, start_s=60.0, close_s=2.0)
-STOP_S, EVERY_S = (0.05, 3.0), (0.2, 1.5)
+STOP_S, EVERY_S = (0.05, 3.0), (0.3, 2.5)
 DEEDS = ("kill", "kill", "stop")
 # A node that is silent for ten seconds is lost.
-NODE_EVERY_S, NODE_STOP_S = (2.0, 8.0), (0.1, 12.0)
+NODE_EVERY_S, NODE_STOP_S = (5.0, 12.0), (0.1, 12.0)
 END_S, START_S = 120.0, 60.0
 PHASE_S = 1.5
+RESETS = 5
 SHOWN = 20
 
 
@@ -98,24 +99,24 @@ class Run:
     def use(self, modes: list[str], seconds: float) -> None:
         """In one way after the other, each for a moment."""
         end = time.monotonic() + seconds
-        self._begin()
-        while time.monotonic() < end:
+        whole = self._begin()
+        while whole and time.monotonic() < end:
             try:
                 self._ways[self._dice.choice(modes)](min(end, time.monotonic() + self._dice.uniform(0.2, PHASE_S)))
             except (clusterenv.WorkerLost, clusterenv.EnvError, clusterenv.LaunchError) as error:
                 # Somebody was lost again and again: as promised the batch says so, and a reset makes it whole.
                 self.given_up.append(f"{type(error).__name__}: {error}"[:500])
-                self._begin()
+                whole = self._begin()
 
-    def _begin(self) -> None:
-        for attempt in range(5):
+    def _begin(self) -> bool:
+        """Reset; False if that fails again and again, since the nemesis is faster than the cluster comes back."""
+        for _ in range(RESETS):
             try:
                 self.history.reset(self.envs.reset(seed=self._dice.randrange(2**31))[0])
-                return
+                return True
             except (clusterenv.WorkerLost, clusterenv.EnvError, clusterenv.LaunchError) as error:
                 self.given_up.append(f"{type(error).__name__}: {error}"[:500])
-                if attempt == 4:
-                    raise
+        return False
 
     def _actions(self) -> Any:
         return np.array([self._dice.randrange(64) for _ in range(self.envs.num_envs)])

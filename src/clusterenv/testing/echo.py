@@ -147,7 +147,7 @@ def echo_module() -> Any:
                 self.choice.copy_(torch.from_numpy(choice))
                 self.bits.copy_(torch.from_numpy(bits))
 
-        number = property(_get, _set)
+        number: Any = property(_get, _set)
 
         def forward(self, obs: Any, state: Sequence[Any] = ()) -> Any:
             nothing = obs[..., :1].to(torch.float32) * 0.0  # one row per observation
