@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
+import pytest
 
 import clusterenv
 from clusterenv.testing import EchoPolicy, History, check_history, echo_slots
@@ -42,3 +44,25 @@ def test_a_stream_is_closed_before_the_replacement_of_a_worker_was_heard_of() ->
             actions = np.full(NUM_ENVS, turn)
             history.step(actions, envs.step(actions))
     assert check_history(history) == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_environment_that_fails_often_in_a_long_fragment_is_in_no_crash_loop(stream: bool) -> None:
+    """It gets somewhere between two failures, as it would in steps; one that fails in every step does not."""
+    for every, tolerable in ((11, True), (1, False)):
+        with clusterenv.make_vec(
+            "clusterenv.testing:Chaos-v0",
+            NUM_ENVS,
+            cluster="inproc:2",
+            env_id="Echo-v0",
+            slot_kwargs=[{"at": {"raise": [every]}}, {}, {}, {}],
+        ) as envs:
+            envs.reset(seed=1)
+            envs.attach(EchoPolicy(), sync="never", seed=1)
+            with contextlib.ExitStack() as stack:
+                if not tolerable:
+                    stack.enter_context(pytest.raises(clusterenv.EnvError, match="ChaosError: planned, at step 1"))
+                batches = stack.enter_context(envs.stream(60)) if stream else iter(lambda: envs.rollout(60), None)
+                for batch, _ in zip(batches, range(3), strict=False):
+                    assert batch.truncated[:, 0].sum() >= 5
+                    assert not batch.truncated[:, 1:].any()
