@@ -247,6 +247,15 @@ def show(runs: list[dict[str, Any]]) -> Table:
     return table
 
 
+def save(args: Args, runs: list[dict[str, Any]]) -> None:
+    """After every run: one that is stopped half way has measured something too."""
+    about = {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
+    settings = {name: value for name, value in asdict(args).items() if name not in ("out", "one")}
+    args.out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"about": about, "settings": settings, "runs": runs}, indent=1)
+    (args.out / "chaos.json").write_text(text + "\n")
+
+
 def main(args: Args) -> int:
     """Hurt, check, show and save; 1 if anything was found."""
     if args.one is not None:
@@ -258,12 +267,8 @@ def main(args: Args) -> int:
         for cluster in args.clusters:
             runs.append(in_child(args, cluster, seed))
             Console(width=160).print(show(runs[-1:]))
+            save(args, runs)
     Console(width=160).print(show(runs))
-    about = {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
-    settings = {name: value for name, value in asdict(args).items() if name not in ("out", "one")}
-    args.out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"about": about, "settings": settings, "runs": runs}, indent=1)
-    (args.out / "chaos.json").write_text(text + "\n")
     return 1 if any(each["violations"] for each in runs) else 0
 
 

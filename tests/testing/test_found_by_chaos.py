@@ -64,5 +64,6 @@ def test_an_environment_that_fails_often_in_a_long_fragment_is_in_no_crash_loop(
                     stack.enter_context(pytest.raises(clusterenv.EnvError, match="ChaosError: planned, at step 1"))
                 batches = stack.enter_context(envs.stream(60)) if stream else iter(lambda: envs.rollout(60), None)
                 for batch, _ in zip(batches, range(3), strict=False):
-                    assert batch.truncated[:, 0].sum() >= 5
-                    assert not batch.truncated[:, 1:].any()
+                    failing = batch.slot == 0  # in a stream, in no column or in several
+                    assert (batch.truncated[:, failing].sum(axis=0) >= 5).all()
+                    assert not batch.truncated[:, ~failing].any()
