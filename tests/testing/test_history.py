@@ -403,3 +403,29 @@ def test_the_module_and_the_policy_say_the_same() -> None:
         assert module.number == number
         assert np.array_equal(params, others.numpy())
         assert value.tolist() == other.tolist() == [number] * 3
+
+
+def test_a_slot_that_comes_twice_in_a_batch_owes_its_reset_once() -> None:
+    with echoes("inproc", slot_kwargs=echo_slots(NUM_ENVS, length=3)) as envs:
+        history = begun(envs)
+        turn = 0
+        while not history._owes.any():
+            history.step(actions_of(turn), envs.step(actions_of(turn)))
+            turn += 1
+        envs.attach(EchoPolicy(), sync="never", seed=1)
+        one, two = envs.rollout(5), envs.rollout(5)
+        columns = ("action", "reward", "terminated", "truncated", "version", "lag", "value", "obs")
+        joined = {name: np.concatenate([getattr(one, name), getattr(two, name)], axis=1) for name in columns}
+        at = tuple(
+            np.concatenate([a, b]) for a, b in zip(one.final_at, (two.final_at[0], two.final_at[1] + 4), strict=True)
+        )
+        twice = dataclasses.replace(
+            one,
+            **joined,
+            final_obs=np.concatenate([one.final_obs, two.final_obs]),
+            final_at=at,
+            slot=np.concatenate([one.slot, two.slot]),
+            worker_lost=np.concatenate([one.worker_lost, two.worker_lost]),
+        )
+        history.batch(twice)
+    assert check_history(history) == []
