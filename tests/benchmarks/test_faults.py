@@ -1,4 +1,4 @@
-"""The experiment on learning under faults, for a moment: both kinds of weather are trained, compared and written down."""
+"""The experiment on learning under faults, for a moment: calm and faulty are trained, compared and told."""
 
 from __future__ import annotations
 

@@ -415,15 +415,15 @@ def test_a_slot_that_comes_twice_in_a_batch_owes_its_reset_once() -> None:
         envs.attach(EchoPolicy(), sync="never", seed=1)
         one, two = envs.rollout(5), envs.rollout(5)
         columns = ("action", "reward", "terminated", "truncated", "version", "lag", "value", "obs")
-        joined = {name: np.concatenate([getattr(one, name), getattr(two, name)], axis=1) for name in columns}
-        at = tuple(
-            np.concatenate([a, b]) for a, b in zip(one.final_at, (two.final_at[0], two.final_at[1] + 4), strict=True)
-        )
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(one, name), getattr(two, name)], axis=1) for name in columns
+        }
+        at: Any = np.concatenate([one.final_at, (two.final_at[0], two.final_at[1] + NUM_ENVS)], axis=1)
         twice = dataclasses.replace(
             one,
             **joined,
             final_obs=np.concatenate([one.final_obs, two.final_obs]),
-            final_at=at,
+            final_at=(at[0], at[1]),
             slot=np.concatenate([one.slot, two.slot]),
             worker_lost=np.concatenate([one.worker_lost, two.worker_lost]),
         )

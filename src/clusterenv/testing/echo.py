@@ -136,7 +136,7 @@ def echo_module() -> Any:
             super().__init__()
             self.choice, self.bits = torch.nn.Parameter(torch.zeros(CHOICES)), torch.nn.Parameter(torch.zeros(_BITS))
             self.register_buffer("powers", torch.from_numpy(_POWERS))
-            self.number = 0  # all zeros so far, the choice too
+            self._set(0)
 
         def _get(self) -> int:
             return int(self.bits.detach() @ self.powers)
@@ -147,7 +147,7 @@ def echo_module() -> Any:
                 self.choice.copy_(torch.from_numpy(choice))
                 self.bits.copy_(torch.from_numpy(bits))
 
-        number: Any = property(_get, _set)
+        number = property(_get, _set)
 
         def forward(self, obs: Any, state: Sequence[Any] = ()) -> Any:
             nothing = obs[..., :1].to(torch.float32) * 0.0  # one row per observation
