@@ -1,11 +1,11 @@
-"""The chaos benchmark, for a moment: it hurts, checks and saves, and a run that fails is a finding."""
+"""The benchmarks of faults, for a moment: they hurt, check and save, and a run that fails is a finding."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from benchmarks import chaos
+from benchmarks import chaos, recovery
 
 if TYPE_CHECKING:
     import pathlib
@@ -29,3 +29,9 @@ def test_a_run_that_fails_is_a_finding(tmp_path: pathlib.Path) -> None:
     (violation,) = run["first_violations"]
     assert violation["kind"] == "crash or hang"
     assert "ConfigError" in violation["text"]
+
+
+def test_a_killed_worker_is_missed_and_comes_back(tmp_path: pathlib.Path) -> None:
+    recovery.main(recovery.Args(kills=1, before_s=0.25, num_envs=4, out=tmp_path))
+    (kill,) = json.loads((tmp_path / "recovery.json").read_text())["found"]
+    assert 0 < kill["told_s"] < kill["back_s"]
