@@ -67,3 +67,14 @@ def _missing(reason: str) -> NoReturn:
     if os.environ.get("CLUSTERENV_NEED_SERVICES") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def kubernetes_folder() -> pathlib.Path:
+    """Where the Kubernetes of `scripts/test-kubernetes` is, which CI does not build; skips the test without one."""
+    told = os.environ.get("CLUSTERENV_TEST_KUBERNETES", "")
+    if told and pathlib.Path(told, "env").exists():
+        return pathlib.Path(told)
+    reason = f"CLUSTERENV_TEST_KUBERNETES is {told!r}. Run these tests with scripts/test-kubernetes."
+    if os.environ.get("CLUSTERENV_NEED_KUBERNETES") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)

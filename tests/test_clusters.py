@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.clusters import KINDS, Address, Join, Ray, Remote, Slurm, Ssh, Tcp, parse_remote, split_address
+from clusterenv.cluster_texts import parse_remote
+from clusterenv.clusters import KINDS, Address, Join, Kubernetes, Ray, Remote, Slurm, Ssh, Tcp, split_address
 from clusterenv.errors import ConfigError, ConfigTypeError
 
 GOOD_TEXTS = {
@@ -31,12 +32,24 @@ GOOD_TEXTS = {
     ),
     "slurm:extra=--signal=B:USR2@90": Slurm(extra=("--signal=B:USR2@90",)),
     "slurm:wait_s=0.5": Slurm(wait_s=0.5),
+    "join:silence_s=2.5": Join(silence_s=2.5),
     "ray": Ray(),
     "ray:nodes=4,workers=2,cpus=3": Ray(nodes=4, workers=2, cpus=3),
     "ray:address=head.example:6379,namespace=mine": Ray(address="head.example:6379", namespace="mine"),
     "ray:address=auto": Ray(address="auto"),
     "ray:address=local": Ray(address="local"),
     "ray:address=%5B::1%5D:6379": Ray(address="[::1]:6379"),
+    "k8s": Kubernetes(),
+    "k8s:nodes=8": Kubernetes(nodes=8),
+    "k8s:image=localhost:5000/me/envs:1.2,namespace=my-team,cpus=4,memory=4.5Gi,shm=512Mi": Kubernetes(
+        image="localhost:5000/me/envs:1.2", namespace="my-team", cpus=4, memory="4.5Gi", shm="512Mi"
+    ),
+    "k8s:selector=pool=cpu,selector=example.com/zone=,tolerate=spot,tolerate=a=b": Kubernetes(
+        selector=("pool=cpu", "example.com/zone="), tolerate=("spot", "a=b")
+    ),
+    "k8s:context=arn:aws:eks:x/y,kubeconfig=~/my%20config,priority=high.p,pull_secret=s": Kubernetes(
+        context="arn:aws:eks:x/y", kubeconfig="~/my config", priority="high.p", pull_secret="s"
+    ),
 }
 
 
@@ -51,7 +64,8 @@ def test_defaults() -> None:
     assert (Tcp().wait_s, Ssh(hosts=("a",)).wait_s, Slurm().wait_s, Join().wait_s) == (60.0, 60.0, 600.0, 60.0)
     assert (Tcp().nodes, Slurm().nodes, Join().nodes, Ssh(hosts=("a", "b", "c")).nodes) == (2, 1, 1, 3)
     assert Tcp().interpreter == Slurm().interpreter == sys.executable
-    assert Ssh(hosts=("a",)).interpreter == Join().interpreter == "python3"
+    assert Ssh(hosts=("a",)).interpreter == Join().interpreter == Kubernetes().interpreter == "python3"
+    assert (Kubernetes().nodes, Kubernetes().wait_s, Kubernetes().shm) == (1, 600.0, "1Gi")
     assert all(kind.interpreter == "/p" for kind in (Tcp(python="/p"), Ssh(hosts=("a",), python="/p")))
 
 
@@ -115,6 +129,8 @@ BAD_TEXTS = {
     "66-unknown key of ssh": ("ssh://a?worker=2", "Did you mean 'workers'?"),
     "66-nodes of ssh": ("ssh://a?nodes=2", "unknown key 'nodes'"),
     "66-hosts of ssh": ("ssh://a?hosts=b", "unknown key 'hosts'"),
+    "66-unknown key of k8s": ("k8s:imgae=a", "unknown key 'imgae'. Did you mean 'image'?"),
+    "56-no nodes of k8s": ("k8s:nodes=0", "k8s: nodes=0 must be between 1 and 4096"),
     "68-duplicate key": ("tcp:nodes=2,nodes=3", "nodes= is given twice"),
     "no key": ("tcp:4", "'4' must be key=value"),
     "no value": ("tcp:nodes=", "nodes='' must be a whole number"),
@@ -124,6 +140,8 @@ BAD_TEXTS = {
     "nothing after the question mark": ("ssh://a?", "nothing follows the question mark"),
     "a lone percent sign": ("slurm:folder=/a%zz", "not %XX"),
     "not UTF-8": ("slurm:folder=/a%ff", "must be UTF-8"),
+    "silence for ever": ("tcp:silence_s=none", "must be seconds"),
+    "hardly any silence": ("tcp:silence_s=0.01", "between 0.1 and 1e9 seconds"),
     "seconds in words": ("tcp:wait_s=60s", "must be seconds"),
     "seconds in another form": ("tcp:wait_s=1e3", "must be seconds"),
     "no seconds": ("tcp:wait_s=0", "between 0.001 and 1e9"),
@@ -211,6 +229,52 @@ def test_the_times_of_slurm_are_taken(time: str) -> None:
     assert Slurm(time=time).time == time
 
 
+BAD_PODS: dict[str, dict[str, Any]] = {
+    "an image with a blank": {"image": "a b"},
+    "an image with a shell": {"image": "a;rm"},
+    "an image in capitals": {"image": "Me/Envs"},
+    "an image that is an option": {"image": "--privileged"},
+    "an image with two tags": {"image": "a:1:2"},
+    "an image with a short digest": {"image": "a@sha256:12"},
+    "an image with a newline": {"image": "a\n"},
+    "a long image": {"image": "a" * 513},
+    "no image": {"image": ""},
+    "a namespace with a path": {"namespace": "../kube-system"},
+    "a namespace in capitals": {"namespace": "Team"},
+    "a namespace with a dash at its end": {"namespace": "a-"},
+    "a long namespace": {"namespace": "a" * 64},
+    "memory without a unit": {"memory": "4096"},
+    "memory in words": {"memory": "lots"},
+    "negative memory": {"memory": "-4Gi"},
+    "no memory at all": {"memory": "0Gi"},
+    "no shm": {"shm": ""},
+    "shm in another unit": {"shm": "1GB"},
+    "a selector without a value": {"selector": ("pool",)},
+    "a selector with two": {"selector": ("a=b=c",)},
+    "a selector with a bad prefix": {"selector": ("A_b/c=d",)},
+    "a taint with a blank": {"tolerate": ("a b",)},
+    "an empty taint": {"tolerate": ("",)},
+    "a taint with a newline": {"tolerate": ("a\n",)},
+    "a priority with a slash": {"priority": "a/b"},
+    "a pull secret in capitals": {"pull_secret": "S"},
+    "too many cpus": {"cpus": 1025},
+}
+
+
+@pytest.mark.parametrize("values", BAD_PODS.values(), ids=BAD_PODS.keys())
+def test_what_kubernetes_would_not_take_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"k8s: .*{next(iter(values))}=") as caught:
+        Kubernetes(**values)
+    assert "must be" in str(caught.value) or "may not be empty" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "image", ["a", "a:1", "a/b/c:1.0_x", "r.example/a", "r:5000/a@sha256:" + "0" * 64, "a__b", "a--b"]
+)
+def test_usual_names_of_images_are_taken(image: str) -> None:
+    assert parse_remote(Kubernetes(image=image).text) == Kubernetes(image=image)
+
+
 BAD_TYPES: dict[str, dict[str, Any]] = {
     "nodes as text": {"nodes": "2"},
     "nodes as a boolean": {"nodes": True},
@@ -271,7 +335,7 @@ def test_addresses_are_taken_apart(text: str, address: Address) -> None:
 
 @given(
     st.text(max_size=40),
-    st.sampled_from(["", "tcp:", "ssh://", "slurm:", "join:", "ray:", "slurm:partition=", "tcp:nodes="]),
+    st.sampled_from(["", "tcp:", "ssh://", "slurm:", "join:", "ray:", "slurm:partition=", "tcp:nodes=", "k8s:image="]),
 )
 def test_any_text_is_a_cluster_or_a_config_error(text: str, start: str) -> None:
     with contextlib.suppress(ConfigError):
@@ -284,6 +348,7 @@ def test_any_text_is_a_cluster_or_a_config_error(text: str, start: str) -> None:
         Slurm,
         nodes=st.integers(1, 4096),
         workers=st.integers(0, 1024),
+        silence_s=st.floats(0.1, 1e8) | st.integers(1, 1000),
         wait_s=st.none() | st.floats(0.001, 1e8) | st.integers(1, 1000),
         partition=st.from_regex(r"\A[a-z0-9][a-z,]{0,9}[a-z]\Z").filter(lambda name: ",," not in name),
         folder=st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=20).filter(lambda t: t[:1] != "-"),

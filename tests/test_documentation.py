@@ -56,7 +56,14 @@ def test_a_make_command_of_the_readme_exists(command: str) -> None:
 
 
 def test_links_of_the_documentation_lead_somewhere() -> None:
-    for page in (*PAGES, "docs/design.md", "docs/scaling.md", "examples/README.md", "benchmarks/README.md"):
+    for page in (
+        *PAGES,
+        "docs/design.md",
+        "docs/scaling.md",
+        "docs/clusters/kubernetes.md",
+        "examples/README.md",
+        "benchmarks/README.md",
+    ):
         folder = (ROOT / page).parent
         for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
             assert (folder / target).exists(), f"{page} links to {target}"

@@ -17,7 +17,7 @@ from clusterenv import _registration
 from clusterenv._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from clusterenv.clusters import Join, Ray, Slurm, Ssh, Tcp
+    from clusterenv.clusters import Join, Kubernetes, Ray, Slurm, Ssh, Tcp
     from clusterenv.config import Inproc, Local, OnLoss, Timeouts
     from clusterenv.env.batch import Batch
     from clusterenv.env.make import make_vec
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ConfigError,
         ConfigTypeError,
         EnvError,
+        GivenUp,
         LaunchError,
         PolicyError,
         ProtocolError,
@@ -54,8 +55,10 @@ _HOME = {
     "ConfigTypeError": "errors",
     "EnvError": "errors",
     "Every": "sync.rules",
+    "GivenUp": "errors",
     "Inproc": "config",
     "Join": "clusters",
+    "Kubernetes": "clusters",
     "LaunchError": "errors",
     "Local": "config",
     "Never": "sync.rules",
@@ -89,8 +92,10 @@ __all__ = [
     "ConfigTypeError",
     "EnvError",
     "Every",
+    "GivenUp",
     "Inproc",
     "Join",
+    "Kubernetes",
     "LaunchError",
     "Local",
     "Never",

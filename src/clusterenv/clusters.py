@@ -6,6 +6,7 @@ Frozen values, checked once, when they are made. Each can be written as a short 
     ssh://a,user@b:2222?workers=4&python=/opt/py   hosts reached by SSH
     slurm:nodes=4,partition=cpu,time=2:00:00       a job of a Slurm cluster
     ray:nodes=4,workers=8                          hosts of a Ray cluster
+    k8s:nodes=8,image=me/envs:1                    pods of a Kubernetes cluster
     join:nodes=2,bind=0.0.0.0:5555                 machines on which somebody starts the node by hand
 
 In a text, a comma, an ampersand, a space or a percent sign inside a value is written as in an address of the web: %2C,
@@ -19,9 +20,10 @@ import re
 import sys
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
-from clusterenv.errors import ConfigError, ConfigTypeError, unknown
+from clusterenv._version import __version__
+from clusterenv.errors import ConfigError, ConfigTypeError
 
 if TYPE_CHECKING:
     from typing import Any
@@ -35,7 +37,6 @@ INSECURE = (
 # Larger numbers are a slip of the pen.
 MAX_NODES = 4096
 MAX_WORKERS_PER_NODE = 1024
-MAX_TEXT = 8192
 
 # A name starts with a letter or a digit, so that no program can take it for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
@@ -46,6 +47,22 @@ _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _TIME = re.compile(r"[0-9]{1,7}(:[0-9]{1,2}){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-9]{1,2}){0,2}|UNLIMITED|INFINITE")
 # No blank, quote, hash or backslash: sbatch reads its #SBATCH lines with rules of its own for these.
 _SBATCH = re.compile(r"--([a-z][a-z0-9-]*)(=[A-Za-z0-9_.,:;/@+=%*&|()\[\]!~^-]{1,500})?")
+
+# As Kubernetes has them: names that fit into DNS, labels of hosts, and amounts of memory. A number without a unit would
+# be bytes, which nobody means.
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_DOMAIN = rf"{_LABEL.pattern}(\.{_LABEL.pattern})*"
+_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}\Z){_DOMAIN}")
+_WORD = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_SELECTOR = re.compile(rf"(?=.{{1,381}}\Z)({_DOMAIN}/)?{_WORD}=({_WORD})?")
+_TAINT = re.compile(rf"{_SELECTOR.pattern}|(?=.{{1,317}}\Z)({_DOMAIN}/)?{_WORD}")
+_AMOUNT = re.compile(r"[1-9][0-9]{0,5}(\.[0-9]{1,3})?(Ki|Mi|Gi|Ti|k|M|G|T)")
+# [registry[:port]/]path[:tag][@digest]
+_PART = r"[a-z0-9]+([._-]{1,2}[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?=.{{1,512}}\Z)([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{{1,5}})?/)?{_PART}(/{_PART})*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
 
 # Options of sbatch that we set, with the field that sets them; and those that we need for ourselves, or that would make
 # sbatch do something else than hand in our script.
@@ -83,6 +100,7 @@ class Remote:
         bind: the address at which the head listens, "host" or "host:port"; "" leaves the choice to the head: loopback
             for `tcp`, the address that routes to the hosts otherwise.
         wait_s: how long the head waits for the nodes, in seconds; None waits for ever.
+        silence_s: after how many seconds of silence a node counts as lost, and a node gives up its head.
         insecure: no encryption, and nobody proves who he is: for a network on which you trust everybody. Never part of
             the text, so that no file and no variable can turn it on.
     """
@@ -95,6 +113,7 @@ class Remote:
     imports: tuple[str, ...] = ()
     bind: str = ""
     wait_s: float | None = 60.0
+    silence_s: float = 10.0
     insecure: bool = False
 
     def __post_init__(self) -> None:
@@ -274,35 +293,72 @@ class Join(Remote):
         return self.python or "python3"
 
 
-KINDS: dict[str, type[Remote]] = {kind.kind: kind for kind in (Join, Ray, Slurm, Ssh, Tcp)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubernetes(Remote):
+    """Pods of a Kubernetes cluster, one node each.
 
-
-def parse_remote(text: str) -> Remote:
-    """Turn the short text of a cluster on other hosts into the typed object.
+    Attributes:
+        image: what the pods run: a Python with clusterenv and the packages of the environments. The default is what
+            `docker build --tag clusterenv:VERSION .` makes of the Dockerfile of ClusterEnv.
+        namespace: where everything is made; "" means that of the context, or of the pod in which the head runs.
+        context: of the kubeconfig; "" means the current one.
+        kubeconfig: a file in place of KUBECONFIG and ~/.kube/config. Without any of them, the head takes the service
+            account of the pod in which it runs.
+        cpus: CPUs asked for per pod. 0 means as many as `workers`, and 1 if that is 0 too. `workers=0` means one worker
+            per CPU that was asked for, and one per core of the host if none was.
+        memory: asked for and granted per pod, as Kubernetes writes it: "4Gi". "" asks for none.
+        shm: how large /dev/shm may grow, which holds the observations. It counts as memory of the pod.
+        selector: labels that a host must have, as "pool=cpu".
+        tolerate: taints of hosts to put up with, as "dedicated=rl", or "spot" for every value of it.
+        priority: the PriorityClass of the pods; "" leaves it to Kubernetes.
+        pull_secret: the Secret with which the image is pulled; "" for none.
 
     Example:
-        >>> parse_remote("slurm:nodes=4,partition=cpu").nodes
-        4
-        >>> parse_remote("ssh://a,user@b:2222?workers=4").text
-        'ssh://a,user@b:2222?workers=4'
+        >>> Kubernetes(nodes=8, image="registry.example/me/envs:1", cpus=4).text
+        'k8s:nodes=8,image=registry.example/me/envs:1,cpus=4'
     """
-    if not isinstance(text, str):
-        raise ConfigTypeError(f"cluster={text!r} must be a text such as 'ssh://node1,node2'.")
-    kind, colon, rest = text.partition(":")
-    if kind not in KINDS:
-        raise ConfigError(f"cluster={text[:80]!r}: " + unknown("kind", kind, KINDS))
-    odd = re.search(r"[^!-~]", text)
-    if odd or len(text) > MAX_TEXT:
-        why = f"the character {odd.group()!r}" if odd else f"{len(text)} characters"
-        raise ConfigError(
-            f"cluster={text[:80]!r} must be at most {MAX_TEXT} ASCII characters without blanks, and it has {why}. "
-            "Inside a value write it as %20 and the like, or use the typed form."
-        )
-    if kind == "ssh":
-        return _parse_ssh(text, rest)
-    if colon and not rest:
-        raise ConfigError(f"cluster={text!r}: nothing follows the colon. Write {kind!r}, or as in '{kind}:nodes=2'.")
-    return KINDS[kind](**_values(KINDS[kind], text, rest.split(",") if rest else []))
+
+    kind: ClassVar[str] = "k8s"
+
+    image: str = f"clusterenv:{__version__}"
+    namespace: str = ""
+    context: str = ""
+    kubeconfig: str = ""
+    cpus: int = 0
+    memory: str = ""
+    shm: str = "1Gi"
+    selector: tuple[str, ...] = ()
+    tolerate: tuple[str, ...] = ()
+    priority: str = ""
+    pull_secret: str = ""
+    wait_s: float | None = 600.0
+
+    def _check(self) -> None:
+        if not self.image or not self.shm:
+            raise ConfigError(f"k8s: image={self.image!r} and shm={self.shm!r} may not be empty. Leave the key out.")
+        self._check_each("image", _IMAGE, "the name of an image, as in 'registry.example/me/envs:1'")
+        self._check_each("namespace", _LABEL, "1 to 63 small letters, digits and -, as in 'my-team'")
+        for name in ("priority", "pull_secret"):
+            self._check_each(name, _SUBDOMAIN, "1 to 253 small letters, digits, - and ., as in 'my-name'")
+        for name in ("memory", "shm"):
+            self._check_each(name, _AMOUNT, "an amount with its unit, as in '512Mi' or '4Gi'")
+        self._check_each("selector", _SELECTOR, "a label of hosts and its value, as in 'pool=cpu'")
+        self._check_each("tolerate", _TAINT, "a taint of hosts, as in 'spot' or 'dedicated=rl'")
+        _check_whole(self, "cpus", 0, MAX_WORKERS_PER_NODE)
+
+    def _check_each(self, name: str, form: re.Pattern[str], must_be: str) -> None:
+        given = getattr(self, name)
+        for value in given if isinstance(given, tuple) else [given] if given else []:
+            if not form.fullmatch(value):
+                raise _refused(self, name, value, must_be)
+
+    @property
+    def interpreter(self) -> str:
+        """The Python of the image; "python3" unless another was named."""
+        return self.python or "python3"
+
+
+KINDS: dict[str, type[Remote]] = {kind.kind: kind for kind in (Join, Kubernetes, Ray, Slurm, Ssh, Tcp)}
 
 
 def split_address(text: str, *, what: str = "address", user: bool = False) -> Address:
@@ -343,72 +399,10 @@ def _is_ipv6(host: str) -> bool:
     return "%" not in host or bool(_USER.fullmatch(zone))
 
 
-# From text to values.
-
-
-def _parse_ssh(text: str, rest: str) -> Ssh:
-    if not rest.startswith("//"):
-        raise ConfigError(f"cluster={text[:80]!r} must name its hosts as in 'ssh://node1,user@node2:2222'.")
-    hosts, question, query = rest[2:].partition("?")
-    if question and not query:
-        raise ConfigError(f"cluster={text[:80]!r}: nothing follows the question mark. Leave it out.")
-    values = _values(Ssh, text, query.split("&") if query else [])
-    return Ssh(hosts=tuple(hosts.split(",")) if hosts else (), **values)
-
-
-def _values(kind: type[Remote], text: str, options: list[str]) -> dict[str, Any]:
-    """The fields that the options of a text set."""
-    known = {each.name: each for each in _fields(kind)}
-    values: dict[str, Any] = {}
-    for option in options:
-        key, equals, raw = option.partition("=")
-        where = f"cluster={text[:80]!r}: "
-        if not equals:
-            raise ConfigError(f"{where}{option[:80]!r} must be key=value, as in 'workers=4'.")
-        if key == "insecure":
-            raise ConfigError(f"{where}insecure= cannot be part of a text. Type --insecure, or use the typed form.")
-        if key not in known:
-            raise ConfigError(where + unknown("key", key, known))
-        several = known[key].type == "tuple[str, ...]"
-        if key in values and not several:
-            raise ConfigError(f"{where}{key}= is given twice. Give it once.")
-        value = _value(known[key], where, _decoded(where, raw))
-        values[key] = (*values.get(key, ()), value) if several else value
-    return values
-
-
-def _value(each: Field[Any], where: str, text: str) -> Any:
-    """A text as the type of its field."""
-    if each.type == "int":
-        if not re.fullmatch(r"[0-9]{1,9}", text):
-            raise ConfigError(f"{where}{each.name}={text[:80]!r} must be a whole number, as in '{each.name}=4'.")
-        return int(text)
-    if each.type == "float | None":
-        if text == "none":
-            return None
-        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
-            raise ConfigError(f"{where}{each.name}={text[:80]!r} must be seconds, as in '60', or 'none' for no limit.")
-        return float(text)
-    if not text:
-        raise ConfigError(f"{where}{each.name}= has no value. Give one, or leave the key out.")
-    return text
-
-
-def _decoded(where: str, raw: str) -> str:
-    if re.search(r"%(?![0-9A-Fa-f]{2})", raw):
-        raise ConfigError(
-            f"{where}{raw[:80]!r} has a percent sign that is not %XX. Write a percent sign itself as %25."
-        )
-    try:
-        return unquote_to_bytes(raw).decode()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{where}{raw[:80]!r} must be UTF-8 behind its percent signs.") from None
-
-
 def _options(cluster: Remote) -> list[str]:
     """What differs from the defaults, as key=value."""
     found = []
-    for each in _fields(type(cluster)):
+    for each in fields_of_text(type(cluster)):
         value = getattr(cluster, each.name)
         if value == each.default and type(value) is type(each.default):
             continue
@@ -418,8 +412,8 @@ def _options(cluster: Remote) -> list[str]:
     return found
 
 
-def _fields(kind: type[Remote]) -> list[Field[Any]]:
-    """The fields that a key of the text can set: those with a default, but for the one that must be typed each time."""
+def fields_of_text(kind: type[Remote]) -> list[Field[Any]]:
+    """The fields that a key of a text can set: those with a default, but for the one that must be typed each time."""
     return [each for each in fields(kind) if each.init and each.default is not MISSING and each.name != "insecure"]
 
 
@@ -466,14 +460,15 @@ def _check_imports(cluster: Remote) -> None:
 
 
 def _check_seconds(cluster: Remote) -> None:
-    value = cluster.wait_s
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ConfigTypeError(f"{cluster.kind}: wait_s={value!r} must be seconds, or None to wait for ever.")
-    if not 0.001 <= value < 1e9:  # NaN is refused as well
-        raise _refused(cluster, "wait_s", value, "between 0.001 and 1e9 seconds, or None to wait for ever")
-    object.__setattr__(cluster, "wait_s", round(float(value), 9))
+    for name, least, never in (("wait_s", 0.001, ", or None to wait for ever"), ("silence_s", 0.1, "")):
+        value = getattr(cluster, name)
+        if value is None and never:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ConfigTypeError(f"{cluster.kind}: {name}={value!r} must be seconds{never}.")
+        if not least <= value < 1e9:  # NaN is refused as well
+            raise _refused(cluster, name, value, f"between {least} and 1e9 seconds{never}")
+        object.__setattr__(cluster, name, round(float(value), 9))
 
 
 def _check_sbatch(option: str) -> None:

@@ -12,7 +12,8 @@ import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from clusterenv.clusters import KINDS, Remote, parse_remote
+from clusterenv.cluster_texts import parse_remote
+from clusterenv.clusters import KINDS, Remote
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 
 # A worker is a process with its own interpreter, about 40 MB. More than this on one host is a slip of the pen.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clusterenv.cli import node as command
-from clusterenv.cli.exits import NOT_STARTED, OK, USAGE
+from clusterenv.cli.exits import LOST, NOT_STARTED, OK, USAGE
 from clusterenv.cli.main import main
 from clusterenv.node.member import Membership
 from clusterenv.private import write_private
@@ -63,6 +63,24 @@ def test_a_node_with_all_flags(joined: list[Membership], key_file: str, keys: No
         heads=[Address("127.0.0.1", 5555), Address("::1", 7)],
         keys=keys, imports=("a.b", "c"), workers=3, name="n", index=4, stdin=False,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "words", "code"), [
+    (True, ["--alive-file", "/a"], OK), (False, ["--alive-file", "/a"], LOST), (False, [], OK), (True, [], OK)
+])  # fmt: skip
+def test_an_engine_that_replaces_nodes_sees_whether_this_one_is_done(
+    monkeypatch: pytest.MonkeyPatch, key_file: str, told: bool, words: list[str], code: int
+) -> None:
+    memberships: list[Membership] = []
+
+    def run_node(membership: Membership) -> bool:
+        memberships.append(membership)
+        return told
+
+    monkeypatch.setattr(command, "run_node", run_node)
+    monkeypatch.setattr("logging.basicConfig", lambda **kwargs: None)
+    assert main(["node", "--head", HEAD, "--key-file", key_file, *words]) == code
+    assert memberships[0].alive_file == "".join(words[1:])
 
 
 @pytest.mark.parametrize("words", [[], ["--head", HEAD], ["--key-file", "x"], ["--head"], ["--hed", HEAD], ["x"]])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Make = Callable[..., ClusterEnv]
 
 # Many beats of a node, and longer than a connection may be without a heartbeat: eight unread beats once stopped it.
-BEAT_S, PAUSE_S = 0.25, 10.0
+BEATS, PAUSE_S = 40, 10.0
 
 
 def closed(envs: ClusterEnv, close: Callable[[], Any]) -> float:
@@ -89,7 +89,7 @@ def test_close_after_the_loss_of_a_node(make: Make) -> None:
 @abroad
 def test_close_after_a_pause(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head that is busy with other things for a while finds its nodes as it left them."""
-    monkeypatch.setattr(Joining, "beat_s", BEAT_S)
+    monkeypatch.setattr(Joining, "beats", BEATS)
     envs = make()
     envs.reset(seed=1)
     before = connections()

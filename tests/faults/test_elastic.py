@@ -16,7 +16,6 @@ import pytest
 
 import clusterenv
 from clusterenv import ConfigError, LaunchError, Timeouts, WorkerLost, WorkersMissing
-from clusterenv.node.joining import Joining
 from tests.env.policies import Linear
 from tests.faults.envs import SwitchedEnv
 from tests.faults.kit import LIMIT_S, Gate, batch, each, kill
@@ -130,9 +129,7 @@ class Hands:
 
 
 @pytest.fixture
-def hands(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
-    monkeypatch.setattr(Joining, "silence_s", 2.0)
-    monkeypatch.setattr(Joining, "beat_s", 0.4)
+def hands(tmp_path: pathlib.Path) -> Iterator[Hands]:
     made = Hands(tmp_path / "token")
     yield made
     for node in made.nodes:
@@ -154,7 +151,8 @@ def joined(
 
     starting = threading.Thread(target=start_both)
     starting.start()
-    cluster = clusterenv.Join(nodes=2, workers=1, bind="127.0.0.1", token_file=str(hands.token), wait_s=wait_s)
+    token = str(hands.token)
+    cluster = clusterenv.Join(nodes=2, workers=1, bind="127.0.0.1", token_file=token, wait_s=wait_s, silence_s=2.0)
     envs = clusterenv.make_vec("CartPole-v1", 4, cluster=cluster, on_loss=on_loss)
     try:
         starting.join(LIMIT_S)

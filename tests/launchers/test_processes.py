@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clusterenv.clusters import Join, Ray, Remote, Slurm, Ssh, Tcp
+from clusterenv.clusters import Join, Kubernetes, Ray, Remote, Slurm, Ssh, Tcp
 from clusterenv.errors import ConfigTypeError, LaunchError
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
@@ -164,6 +164,7 @@ def test_the_script_holds_no_keys(node: StandIn) -> None:
         (Tcp(), "ProcessLauncher"),
         (Join(), "JoinLauncher"),
         (Ray(), "RayLauncher"),
+        (Kubernetes(), "KubernetesLauncher"),
         (Slurm(), "SlurmLauncher"),
         (Ssh(hosts=("a",)), "SshLauncher"),
     ],

@@ -94,12 +94,8 @@ def test_the_ray_of_the_users_own_program_is_used(inside: Callable[[str], None])
     inside("own_ray")
 
 
-def test_the_same_observations_as_in_one_process(inside: Callable[[str], None]) -> None:
-    inside("same_observations")
-
-
-def test_a_killed_node_is_replaced_in_the_middle_of_a_run(inside: Callable[[str], None]) -> None:
-    inside("replaced_node")
+def test_the_same_observations_as_in_one_process_and_a_killed_node_is_replaced(inside: Callable[[str], None]) -> None:
+    inside("batch")
 
 
 def test_a_new_ray_on_this_host_ends_with_the_run(inside: Callable[[str], None]) -> None:
@@ -251,13 +247,12 @@ time.sleep(1000)
 
 def inside_bad_python() -> None:
     node = fresh_stand_in()
-    with launched(StandIn("/no/such/python", node.folder)) as launcher:
-        wait_until(lambda: launcher.failure() is not None, LIMIT_S, launcher.status)
-        assert "could not be started with '/no/such/python'" in str(launcher.failure())
-    with launched(node, "fail") as launcher:
-        wait_until(lambda: launcher.failure() is not None, LIMIT_S, launcher.status)
-        assert "ended with exit code 1: " in str(launcher.failure())
-        assert "no module named clusterenv" in str(launcher.failure())
+    with launched(StandIn("/no/such/python", node.folder)) as missing, launched(node, "fail") as failing:
+        for launcher in (missing, failing):
+            wait_until(lambda: launcher.failure() is not None, LIMIT_S, launcher.status)  # noqa: B023 (waited for here)
+        assert "could not be started with '/no/such/python'" in str(missing.failure())
+        assert "ended with exit code 1: " in str(failing.failure())
+        assert "no module named clusterenv" in str(failing.failure())
 
 
 def inside_own_ray() -> None:
@@ -271,47 +266,29 @@ def inside_own_ray() -> None:
     wait_until(lambda: free_cpus() == 2 * CPUS, LIMIT_S, lambda: "the user's own connection goes on")
 
 
-def inside_same_observations() -> None:
-    import numpy as np
-
+def inside_batch() -> None:
     import clusterenv
 
-    seen = []
-    for cluster in ("inproc", "ray:nodes=2,workers=1"):
-        envs = clusterenv.make_vec("CartPole-v1", num_envs=4, cluster=cluster)
-        try:
-            envs.action_space.seed(7)
-            rows = [envs.reset(seed=3)[0]]
-            for _ in range(50):
-                rows.append(envs.step(envs.action_space.sample())[0])
-        finally:
-            envs.close()
-        seen.append(np.stack(rows))
-    assert np.array_equal(seen[0], seen[1])
-    assert seen[0].shape == (51, 4, 4)
-    wait_until(lambda: free_cpus() == 2 * CPUS, LIMIT_S)
-
-
-def inside_replaced_node() -> None:
-    import clusterenv
-
-    envs = clusterenv.make_vec("CartPole-v1", num_envs=4, cluster="ray:nodes=2,workers=1", on_loss="restart")
-    try:
-        envs.reset(seed=3)
+    with clusterenv.make_vec("CartPole-v1", num_envs=4, cluster="inproc") as envs:
+        expected = _observations(envs)
+    with clusterenv.make_vec("CartPole-v1", num_envs=4, cluster="ray:nodes=2,workers=1") as envs:
+        assert _observations(envs) == expected
         nodes = _node_processes()
         assert len(nodes) == 2
         nodes[0].kill()
-        lost = []
-        for _ in range(20):
-            infos = envs.step(envs.action_space.sample())[4]
-            lost.append("worker_lost" in infos)
+        lost = ["worker_lost" in envs.step(envs.action_space.sample())[4] for _ in range(20)]
         assert any(lost)
         assert not lost[-1]
         assert len(_node_processes()) == 2
         assert nodes[1].is_running(), "the other one was left alone"
-    finally:
-        envs.close()
     wait_until(lambda: not _node_processes(), LIMIT_S)
+    wait_until(lambda: free_cpus() == 2 * CPUS, LIMIT_S)
+
+
+def _observations(envs: Any) -> list[Any]:
+    envs.action_space.seed(7)
+    rows = [envs.reset(seed=3)[0].tolist()]
+    return rows + [envs.step(envs.action_space.sample())[0].tolist() for _ in range(50)]
 
 
 def _node_processes() -> list[psutil.Process]:

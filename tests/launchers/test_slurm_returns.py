@@ -6,7 +6,7 @@ import logging
 import subprocess
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from clusterenv import make_vec
 from clusterenv.clusters import Slurm
 from clusterenv.errors import LaunchError
 from clusterenv.launchers import slurm as slurm_module
-from clusterenv.node.joining import Joining
 from tests.conformance.kit import NUM_ENVS, QUIET, TRIAL, actions, lost, slots
 from tests.services import interpreter
 from tests.zoo import wait_until
@@ -87,7 +86,8 @@ def test_nodes_of_a_requeued_job_take_their_places_again(batches: list[Batch], w
 def test_a_job_that_is_suspended_for_too_long_gets_fresh_nodes(
     batches: list[Batch], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Joining, "silence_s", 2.0)
+    node: Any = batches[0].envs._engine.node
+    monkeypatch.setattr(node._joining, "silence_s", 2.0)
     caplog.set_level(logging.WARNING)
     job = batches[0].job
 

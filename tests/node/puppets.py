@@ -177,13 +177,18 @@ class Head:
 
 @contextlib.contextmanager
 def on_stage(
-    monkeypatch: pytest.MonkeyPatch, theatre: Theatre, num_envs: int = 4, wait_s: float | None = 5.0
+    monkeypatch: pytest.MonkeyPatch,
+    theatre: Theatre,
+    num_envs: int = 4,
+    wait_s: float | None = 5.0,
+    silence_s: float = 10.0,
 ) -> Iterator[Head]:
     """A head that has started with these nodes."""
     monkeypatch.setattr(joining, "Hub", lambda keys, host, port, **options: theatre)
     order = ([["X-v0", {}, []]], [0] * num_envs, AutoresetMode.NEXT_STEP, True)
     head = Head()
-    head.node = RemoteNode(order, num_envs, Tcp(nodes=len(theatre.puppets), wait_s=wait_s), theatre)
+    cluster = Tcp(nodes=len(theatre.puppets), wait_s=wait_s, silence_s=silence_s)
+    head.node = RemoteNode(order, num_envs, cluster, theatre)
     try:
         head.node.start(5.0)
         leaves = [tuple(leaves_of(space) or ()) for space in (OBSERVATION, ACTION)]

@@ -187,12 +187,10 @@ def test_a_node_that_was_given_up_may_not_come_back(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_silent_node_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from clusterenv.node.joining import Joining
     from clusterenv.transport.arena import Command
 
-    monkeypatch.setattr(Joining, "silence_s", 0.3)
     theatre = Theatre()
-    with on_stage(monkeypatch, theatre) as head:
+    with on_stage(monkeypatch, theatre, silence_s=0.3) as head:
         theatre.puppets[0].lie = lambda message, frames: []
         head.arena.want += 1
         head.node.request(Command.STEP, [0, 1], None)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from clusterenv._version import __version__
-from clusterenv.cli.exits import AGAIN, NOT_STARTED, OK
+from clusterenv.cli.exits import AGAIN, LOST, NOT_STARTED, OK
 from clusterenv.errors import LaunchError
 from clusterenv.launchers import slurm_words
 from clusterenv.node import member
@@ -49,7 +49,9 @@ def hub(keys: RunKeys) -> Iterator[Hub]:
 
 
 @contextlib.contextmanager
-def node(folder: pathlib.Path, keys: NodeKeys, port: int, *, stdin: bool = False) -> Iterator[subprocess.Popen[str]]:
+def node(
+    folder: pathlib.Path, keys: NodeKeys, port: int, *more: str, stdin: bool = False
+) -> Iterator[subprocess.Popen[str]]:
     """`clusterenv node` as a process, with a key file or with its keys through standard input."""
     key_file = "-"
     if not stdin:
@@ -64,6 +66,7 @@ def node(folder: pathlib.Path, keys: NodeKeys, port: int, *, stdin: bool = False
         "tests.node.worlds",
         "--workers",
         "1",
+        *more,
     ]
     process = subprocess.Popen(
         [sys.executable, "-m", "clusterenv", "node", *words],
@@ -198,6 +201,29 @@ def test_a_head_that_is_gone(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) ->
     assert "the head fell silent for 1 s" in said
 
 
+def test_a_watched_node_shows_that_it_is_in_touch_and_tells_how_it_ended(
+    hub: Hub, keys: RunKeys, tmp_path: pathlib.Path
+) -> None:
+    alive = tmp_path / "alive"
+    with node(tmp_path, keys.node, hub.port, "--alive-file", str(alive)) as process:
+        peer, _ = hello_of(hub)
+        assert not alive.exists(), "it has not joined"
+        tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=0.1))
+        wait_until(alive.exists, LIMIT_S)
+        os.utime(alive, (0, 0))
+        tell(hub, peer, m.Heard())
+        wait_until(lambda: alive.stat().st_mtime > 0, LIMIT_S)
+        process.send_signal(signal.SIGTERM)
+        code, _ = ended(process, 10.0)
+    assert code == LOST, "nobody has told it that the run is over"
+    with node(tmp_path / "..", keys.node, hub.port, "--alive-file", str(alive), stdin=True) as process:
+        while isinstance(m.decode_from_node(split((got := hub.receive(LIMIT_S) or (b"", []))[1])), (m.Beat, m.Leave)):
+            pass  # of the first one
+        tell(hub, got[0], m.Welcome(silence_s=60.0, beat_s=60.0))
+        tell(hub, got[0], m.Close(limit_s=1.0))
+        assert ended(process)[0] == OK
+
+
 @contextlib.contextmanager
 def slamming_door(port: int = 0) -> Iterator[int]:
     """Something else than a head, which takes every connection and closes it at once."""
@@ -295,7 +321,6 @@ from clusterenv.launchers.join import JoinLauncher
 from clusterenv.node import joining
 import tests.node.worlds, pathlib, subprocess
 
-joining.Joining.silence_s, joining.Joining.beat_s = 1.0, 0.2
 folder = pathlib.Path(sys.argv[1])
 
 class ByHand(JoinLauncher):
@@ -307,7 +332,7 @@ class ByHand(JoinLauncher):
         subprocess.Popen([sys.executable, *words[1:]], stdout=log, stderr=log, start_new_session=True)
 
 joining.launcher_for = ByHand
-envs = make_vec(tests.node.worlds.COUNTING, 2, cluster="join:nodes=1,workers=2,bind=127.0.0.1")
+envs = make_vec(tests.node.worlds.COUNTING, 2, cluster="join:nodes=1,workers=2,bind=127.0.0.1,silence_s=1")
 envs.reset(seed=0)
 envs.step(np.zeros(2, int))
 print(*envs.worker_pids(), flush=True)
@@ -348,14 +373,11 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def test_environments_that_are_slow_to_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_that_are_slow_to_build() -> None:
     """A node that builds for longer than `silence_s` is not silent: it is at work."""
     from clusterenv import make_vec
-    from clusterenv.node.joining import Joining
     from tests.node.worlds import SLOW
 
-    monkeypatch.setattr(Joining, "silence_s", 1.0)
-    monkeypatch.setattr(Joining, "beat_s", 0.2)
-    with contextlib.closing(make_vec(SLOW, 1, cluster="tcp:nodes=1,workers=1", build_s=3.0)) as envs:
+    with contextlib.closing(make_vec(SLOW, 1, cluster="tcp:nodes=1,workers=1,silence_s=1", build_s=3.0)) as envs:
         envs.reset(seed=0)
         assert envs.step([1])[0].tolist() == [[0, 1]]

@@ -73,6 +73,26 @@ def test_a_file_that_others_can_touch_is_refused(path: pathlib.Path, mode: int) 
         read_key_file(path)
 
 
+@pytest.mark.parametrize(
+    ("mode", "fine"), [(0o440, True), (0o640, True), (0o444, False), (0o460, False), (0o450, False)]
+)
+def test_a_file_of_root_may_be_read_by_its_group(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: int, fine: bool
+) -> None:
+    """As an ordinary user in a pod finds it. Only root can make such a file."""
+    if os.getuid() != 0:
+        pytest.skip("only root can make a file of root")
+    keys = make_keys().node
+    write_private(path, keys.text())
+    path.chmod(mode)
+    monkeypatch.setattr("os.getuid", lambda: 10001)
+    if fine:
+        assert read_key_file(path) == keys
+    else:
+        with pytest.raises(ConfigError, match="others can read the key file"):
+            read_key_file(path)
+
+
 def test_a_missing_file(path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be read: No such file or directory\."):
         read_key_file(path)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import tyro
 
-from clusterenv.cli.exits import OK, banner, complain
+from clusterenv.cli.exits import LOST, OK, banner, complain
 from clusterenv.errors import ConfigError
 from clusterenv.node.member import Membership, run_node
 from clusterenv.transport.security import NodeKeys, parse_keys, read_key_file
@@ -41,6 +41,9 @@ class NodeArgs:
     """which node of its launcher this is; None takes it from the variables of Slurm or Kubernetes, if they are there"""
     insecure: bool = False
     """no encryption and no proof of who is who, as the head was started: for a network on which you trust everybody"""
+    alive_file: str = ""
+    """for an engine that watches its nodes and replaces them, as Kubernetes does: a file that is touched as long as the
+    node is in touch with the head; and the exit code is 0 only if the head has told the node to end, 4 if not"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +72,9 @@ def node(argv: list[str]) -> int:
     args = tyro.cli(NodeArgs, prog="clusterenv node", args=argv)
     from_stdin = args.key_file == "-"
     keys = _first_line() if from_stdin else read_key_file(pathlib.Path(args.key_file))
-    _run(args.head, keys, args, index=_own_index() if args.index is None else args.index, stdin=from_stdin)
-    return OK
+    index = _own_index() if args.index is None else args.index
+    told = _run(args.head, keys, args, index=index, stdin=from_stdin, alive_file=args.alive_file)
+    return OK if told or not args.alive_file else LOST
 
 
 def join(argv: list[str]) -> int:
@@ -99,7 +103,9 @@ def _own_index() -> int | None:
     return None
 
 
-def _run(head: str, keys: NodeKeys, args: NodeArgs | JoinArgs, *, index: int | None, stdin: bool) -> None:
+def _run(
+    head: str, keys: NodeKeys, args: NodeArgs | JoinArgs, *, index: int | None, stdin: bool, alive_file: str = ""
+) -> bool:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if args.workers < 0:
         raise ConfigError(f"--workers {args.workers} must be at least 0.")
@@ -114,8 +120,9 @@ def _run(head: str, keys: NodeKeys, args: NodeArgs | JoinArgs, *, index: int | N
         name=args.name,
         index=index,
         stdin=stdin,
+        alive_file=alive_file,
     )
-    run_node(membership)
+    return run_node(membership)
 
 
 def _address(text: str, *, insecure: bool) -> Address:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterenv.clusters import Join, Ray, Remote, Slurm, Ssh, Tcp
+from clusterenv.clusters import Join, Kubernetes, Ray, Remote, Slurm, Ssh, Tcp
 from clusterenv.errors import ConfigTypeError
 
 if TYPE_CHECKING:
@@ -33,8 +33,12 @@ def launcher_for(cluster: Remote) -> Launcher:
         from clusterenv.launchers.ray import RayLauncher
 
         return RayLauncher(cluster)
+    if isinstance(cluster, Kubernetes):
+        from clusterenv.launchers.kubernetes import KubernetesLauncher
+
+        return KubernetesLauncher(cluster)
     if isinstance(cluster, Join):
         from clusterenv.launchers.join import JoinLauncher
 
         return JoinLauncher(cluster)
-    raise ConfigTypeError(f"cluster={cluster!r} has no launcher. Use Tcp, Ssh, Slurm, Ray or Join.")
+    raise ConfigTypeError(f"cluster={cluster!r} has no launcher. Use Tcp, Ssh, Slurm, Ray, Kubernetes or Join.")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-SILENCE_S, BEAT_S = 10.0, 2.0
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
@@ -41,10 +40,11 @@ class Joining:
         launcher: starts them; None for the one of the cluster's kind.
     """
 
-    silence_s, beat_s = SILENCE_S, BEAT_S
+    beats = 5  # within the silence after which a node is lost
 
     def __init__(self, cluster: Remote, launcher: Launcher | None = None) -> None:
         self._cluster = cluster
+        self.silence_s, self.beat_s = cluster.silence_s, cluster.silence_s / self.beats
         self._launcher = launcher_for(cluster) if launcher is None else launcher
         self._keys = make_keys()
         self._hub: Hub | None = None

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import logging
 import os
+import pathlib
 import platform
 import secrets
 import select
@@ -60,6 +61,7 @@ class Membership:
         name: of this node, for messages.
         index: which node of its launcher it is, if that is known.
         stdin: whether the node ends when standard input closes.
+        alive_file: is touched as long as the node is in touch with the head; "" for none.
     """
 
     heads: Sequence[Address]
@@ -69,10 +71,11 @@ class Membership:
     name: str = ""
     index: int | None = None
     stdin: bool = False
+    alive_file: str = ""
 
 
-def run_node(membership: Membership) -> None:
-    """Join the head and serve it to the end.
+def run_node(membership: Membership) -> bool:
+    """Join the head and serve it to the end; whether the head has told us to end.
 
     Raises:
         ConfigError: a module cannot be imported.
@@ -84,7 +87,7 @@ def run_node(membership: Membership) -> None:
     link = Link(membership.keys, address)
     member = Member(membership, link, address)
     try:
-        member.run()
+        return member.run()
     finally:
         link.close(_LAST_ANSWERS_S if member.draining else _GOODBYE_S)
 
@@ -105,8 +108,8 @@ class Member:
         self._drained_by: float | None = None
         self._noticed, self._look_at = True, 0.0
 
-    def run(self) -> None:
-        """Serve until the end."""
+    def run(self) -> bool:
+        """Serve until the end; whether the head has told us to end."""
         before: dict[signal.Signals, Any] = {}
         for number in (*ENGINE_SIGNALS, signal.SIGINT):
             with contextlib.suppress(ValueError):  # not in the main thread: a test
@@ -115,6 +118,7 @@ class Member:
             while not self._service.ended and not self._leaving:
                 self._turn()
             _logger.info("the node ends: %s", self._why)
+            return self._service.ended
         except BaseException as error:
             self._why = f"{type(error).__name__}: {words_of(error)}"[:1000]
             raise
@@ -235,6 +239,8 @@ class Member:
         ready = self._welcome and self._connected and not self._unheard and not self._outbox
         if ready and now >= self._beat_at:
             self._beat_at = now + self._beat_s
+            if self._membership.alive_file:
+                pathlib.Path(self._membership.alive_file).touch()
             beat = m.Beat(progress=self._service.played_steps(), seen=self._service.seen)
             self._unheard = self._link.send([m.encode(beat)])
 

@@ -82,7 +82,10 @@ def parse_keys(text: str) -> NodeKeys:
 
 
 def read_key_file(path: pathlib.Path) -> NodeKeys:
-    """Read a key file that only its owner can read; anything else is refused."""
+    """Read a key file that only its owner can read; anything else is refused.
+
+    One that belongs to root may be read by its group as well: so a volume of Kubernetes is given to an ordinary user.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -91,7 +94,7 @@ def read_key_file(path: pathlib.Path) -> NodeKeys:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"the key file {str(path)!r} is not a regular file.")
-        if status.st_mode & 0o077:
+        if status.st_mode & (0o037 if status.st_uid == 0 and os.getuid() != 0 else 0o077):
             mode = stat.S_IMODE(status.st_mode)
             raise ConfigError(f"others can read the key file {str(path)!r} (mode {mode:04o}): chmod 600 it.")
         return parse_keys(os.read(fd, _MAX_BYTES + 1).decode(errors="replace"))
