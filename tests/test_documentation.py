@@ -11,7 +11,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ("README.md", "docs/guide.md", "docs/migration.md", "docs/clusters/README.md")
+PAGES = ("README.md", "docs/guide.md", "docs/migration.md", "docs/clusters/README.md", "docs/testing.md")
 CONTINUED = "# continued\n"
 
 

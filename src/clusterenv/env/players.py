@@ -209,7 +209,7 @@ class Players:
             raise PolicyError(f"the policy failed on worker {worker}:\n{reply.error}")
         fragment: Fragment = reply.value
         if fragment.failures:
-            self._engine.recovery.check_failures(Report(failures=fragment.failures))
+            self._engine.recovery.check_failures(Report(failures=fragment.failures), fragment.steps)
         slots = self._engine.node.blocks[worker]
         afresh = self.begins_afresh(worker)
         # The break is shown by `worker_lost`; a later step must not show it again.

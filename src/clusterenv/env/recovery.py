@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -177,10 +178,16 @@ class Recovery:
             else:
                 self._lose(loss)
 
-    def check_failures(self, report: Report) -> None:
-        """Log environments that were replaced; raise for those that were not, or that fail again and again."""
+    def check_failures(self, report: Report, played: int = 0) -> None:
+        """Log environments that were replaced; raise for those that were not, or that fail again and again.
+
+        `played` is the length of the fragment in which they failed. Where in it is not told: evenly, we take it.
+        """
+        counts = collections.Counter(failure.slot for failure in report.failures)
+        before: collections.Counter[int] = collections.Counter()
         for failure in report.failures:
-            steps = self._gather.steps_ever(failure.slot)
+            steps = self._gather.steps_ever(failure.slot) + played * before[failure.slot] // counts[failure.slot]
+            before[failure.slot] += 1
             may_go_on = self.was_reset and failure.recovered
             if not may_go_on or not self._loops.tolerates(f"slot {failure.slot}", steps):
                 self._give_up()

@@ -154,7 +154,9 @@ class Stream:
         self._detached.engine.recovery.elastic = False
         try:
             self.abandon()
-            players.wait(playing)
+            for worker in players.wait(playing):
+                # Who took the place of a lost one has begun its episodes: they go on, like those of all others.
+                self._detached.engine.gather.mend(node.blocks[worker])
             players.leave_off()
         except BaseException:  # Ctrl-C, again
             self._turns.stream_ended(cut_short=True)

@@ -1,5 +1,30 @@
-"""For tests of code that runs on clusters: hosts in network namespaces, whose links can be slowed and cut."""
+"""For tests of code that runs on clusters: environments and hosts that misbehave, and proofs that nothing was lost."""
 
+from clusterenv.testing.chaos_env import Chaos, ChaosEnv, ChaosError
+from clusterenv.testing.echo import EchoEnv, EchoPolicy, Place, echo_module, echo_slots
+from clusterenv.testing.history import History, Violation, check_history
 from clusterenv.testing.network import NetHost, Network, why_not
+from clusterenv.testing.processes import Deed, Nemesis, nodes_of, workers_of
+from clusterenv.testing.proxy import FaultProxy
 
-__all__ = ["NetHost", "Network", "why_not"]
+__all__ = [
+    "Chaos",
+    "ChaosEnv",
+    "ChaosError",
+    "Deed",
+    "EchoEnv",
+    "EchoPolicy",
+    "FaultProxy",
+    "History",
+    "Nemesis",
+    "NetHost",
+    "Network",
+    "Place",
+    "Violation",
+    "check_history",
+    "echo_module",
+    "echo_slots",
+    "nodes_of",
+    "why_not",
+    "workers_of",
+]

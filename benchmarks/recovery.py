@@ -1,0 +1,96 @@
+"""How long a killed worker is missed: until the batch says so, and until it is as fast as before.
+
+python -m benchmarks.recovery [--kills 10] [--out DIR]
+
+Lock step on this host. After each kill the steps go on without a pause. Speed is that of windows of a quarter of a
+second; it is back when a window reaches 95 % of the median of those before the kill.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import platform
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+import clusterenv
+from benchmarks.stats import spread
+from clusterenv.testing import processes, workers_of
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+WINDOW_S, LIMIT_S = 0.25, 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Args:
+    """Kill workers, and see when they are missed no more."""
+
+    kills: int = 10
+    """how many workers are killed, one after the other"""
+    before_s: float = 2.0
+    """how long the speed is measured before each kill"""
+    num_envs: int = 64
+    """number of environments"""
+    cluster: str = "local:2"
+    """where they run"""
+    env_id: str = "CartPole-v1"
+    """the environment"""
+    out: pathlib.Path = RESULTS
+    """folder for the JSON file"""
+
+
+def window(envs: Any, actions: Any) -> tuple[float, float | None]:
+    """Steps per second over one window, and when in it a loss was told, if one was."""
+    began, steps, told = time.monotonic(), 0, None
+    while time.monotonic() < began + WINDOW_S:
+        infos = envs.step(actions)[4]
+        steps += 1
+        if told is None and "worker_lost" in infos:
+            told = time.monotonic()
+    return steps / (time.monotonic() - began), told
+
+
+def one_kill(envs: Any, actions: Any, before_s: float) -> dict[str, float | None]:
+    """Seconds until the loss was told, and until the speed was back; None for what did not happen in a minute."""
+    usual = statistics.median(window(envs, actions)[0] for _ in range(max(1, round(before_s / WINDOW_S))))
+    killed = time.monotonic()
+    processes.kill(workers_of()[0])
+    told: float | None = None
+    while time.monotonic() < killed + LIMIT_S:
+        speed, seen = window(envs, actions)
+        told = told or seen
+        if told is not None and speed >= 0.95 * usual:
+            return {"told_s": told - killed, "back_s": time.monotonic() - killed}
+    return {"told_s": None if told is None else told - killed, "back_s": None}
+
+
+def main(args: Args) -> None:
+    """Kill, measure, show and save."""
+    with clusterenv.make_vec(args.env_id, args.num_envs, cluster=args.cluster) as envs:
+        envs.reset(seed=1)
+        actions = np.zeros(args.num_envs, np.int64)
+        found = [one_kill(envs, actions, args.before_s) for _ in range(args.kills)]
+    table = Table("seconds after the kill of a worker", "median", "worst", "never")
+    for name, title in (("told_s", "its slots come back truncated"), ("back_s", "95 % of the speed before")):
+        values = [value for each in found if (value := each[name]) is not None]
+        seen = spread(values)
+        cells = ["", ""] if seen is None else [f"{seen.median:.2f}", f"{seen.high:.2f}"]
+        table.add_row(title, *cells, str(len(found) - len(values)))
+    Console(width=120).print(table)
+    about = {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
+    settings = {name: value for name, value in asdict(args).items() if name != "out"}
+    args.out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"about": about, "settings": settings, "found": found}, indent=1)
+    (args.out / "recovery.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
