@@ -198,7 +198,7 @@ def main(args: Args) -> None:
         "python": platform.python_version(),
     }
     content = {"about": about, **found, "summary": dict(_rows(found))}
-    (args.out / "strangers.json").write_text(json.dumps(content, indent=1) + "\n")
+    (args.out / "strangers.json").write_text(json.dumps(content) + "\n")
 
 
 if __name__ == "__main__":
