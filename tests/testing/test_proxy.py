@@ -18,7 +18,6 @@ import pytest
 import clusterenv
 from clusterenv.errors import ConfigError, LaunchError
 from clusterenv.node import remote
-from clusterenv.node.joining import Joining
 from clusterenv.testing import FaultProxy, History, check_history, echo_slots
 from tests.zoo import wait_until
 
@@ -246,7 +245,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def joined(folder: pathlib.Path, **kwargs: Any) -> Iterator[tuple[clusterenv.ClusterEnv, FaultProxy]]:
+def joined(
+    folder: pathlib.Path, silence_s: float = 10.0, **kwargs: Any
+) -> Iterator[tuple[clusterenv.ClusterEnv, FaultProxy]]:
     """A batch on one node behind a proxy."""
     port, token = free_port(), folder / "token"
     nodes: list[subprocess.Popen[bytes]] = []
@@ -261,7 +262,7 @@ def joined(folder: pathlib.Path, **kwargs: Any) -> Iterator[tuple[clusterenv.Clu
 
         starting = threading.Thread(target=start)
         starting.start()
-        cluster = clusterenv.Join(nodes=1, workers=2, bind=f"{HOST}:{port}", token_file=str(token))
+        cluster = clusterenv.Join(nodes=1, workers=2, bind=f"{HOST}:{port}", token_file=str(token), silence_s=silence_s)
         slots = echo_slots(NUM_ENVS)
         try:
             with clusterenv.make_vec(
@@ -307,11 +308,9 @@ def test_a_connection_that_breaks_costs_no_step_and_doubles_none(
             assert proxy.accepted == before + 1, hurt
 
 
-def test_a_connection_that_is_half_open_is_noticed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_half_open_is_noticed(tmp_path: pathlib.Path) -> None:
     """Nothing passes, and nobody is told: neither end would ever hear of it from its kernel."""
-    monkeypatch.setattr(Joining, "silence_s", 2.0)
-    monkeypatch.setattr(Joining, "beat_s", 0.2)
-    with joined(tmp_path, on_loss="raise") as (envs, proxy):
+    with joined(tmp_path, silence_s=2.0, on_loss="raise") as (envs, proxy):
         envs.reset(seed=1)
         envs.step(np.zeros(NUM_ENVS, int))
         with proxy.stalled(), pytest.raises(clusterenv.WorkerLost, match="silent for"):
