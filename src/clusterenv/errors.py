@@ -96,6 +96,8 @@ class WorkerLost(ClusterEnvError, RuntimeError):
         slot: the slot that was being stepped, if known.
         seed: the seed that slot was last reset with, if any.
         step: how many steps the slot had taken since that reset, if known.
+
+    With `again` it was replaced before, more than once, and is not any more.
     """
 
     def __init__(
@@ -107,12 +109,15 @@ class WorkerLost(ClusterEnvError, RuntimeError):
         slot: int | None = None,
         seed: int | None = None,
         step: int | None = None,
+        again: bool = False,
     ) -> None:
         where = "" if slot is None else f" It was in slot {slot} (seed {seed}, step {step})."
-        super().__init__(
-            f"worker {worker} (slots {slots.start}-{slots.stop - 1}) is lost: {cause}.{where} "
-            'Call reset() to go on with a fresh worker, or pass on_loss="restart" to have that done for you.'
+        advice = (
+            "It was lost again and again without getting anywhere. Find out why, then call reset()."
+            if again
+            else 'Call reset() to go on with a fresh worker, or pass on_loss="restart" to have that done for you.'
         )
+        super().__init__(f"worker {worker} (slots {slots.start}-{slots.stop - 1}) is lost: {cause}.{where} {advice}")
         self.worker, self.slots, self.cause = worker, slots, cause
         self.slot, self.seed, self.step = slot, seed, step
 

@@ -99,7 +99,7 @@ class Recovery:
             return
         if self._on_loss is OnLoss.RAISE or not tolerable:
             self._give_up()
-            raise self.error_of(loss)
+            raise self.error_of(loss, again=self._on_loss is not OnLoss.RAISE)
         _logger.warning("worker %d is lost (%s); starting another", loss.worker, loss.cause)
         self.replace(loss.worker)
 
@@ -206,14 +206,13 @@ class Recovery:
                 self.must_reset = True
         return self.error_of(losses[0]._replace(cause=f"{losses[0].cause}, in {name}")) if losses else None
 
-    def error_of(self, loss: Loss) -> WorkerLost:
+    def error_of(self, loss: Loss, *, again: bool = False) -> WorkerLost:
         """The error that tells of a loss."""
         slots, slot = self._node.blocks[loss.worker], loss.slot
         if slot is None:
-            return WorkerLost(loss.worker, slots, loss.cause)
-        return WorkerLost(
-            loss.worker, slots, loss.cause, slot=slot, seed=self.seeds[slot], step=self._gather.steps(slot)
-        )
+            return WorkerLost(loss.worker, slots, loss.cause, again=again)
+        at = {"slot": slot, "seed": self.seeds[slot], "step": self._gather.steps(slot)}
+        return WorkerLost(loss.worker, slots, loss.cause, again=again, **at)
 
     def _reset_fresh(self, slots: list[int]) -> Report:
         """Reset slots of replaced workers, also if those are lost again on the way."""

@@ -302,7 +302,8 @@ class RemoteNode:
         problems = {worker: self._problems.pop(worker, None) for worker in workers}
         for worker in workers:
             if problems[worker] is None and not self._crew.alive[worker]:
-                self._losses.append(Loss(worker, f"it did not come back within {limit_s} s", None, None))
+                cause = self._crew.host_of(worker).cause or f"it did not come back within {limit_s} s"
+                self._losses.append(Loss(worker, cause, None, None))
         return {worker: problem for worker, problem in problems.items() if problem is not None}
 
     def built(self, workers: Sequence[int]) -> dict[int, Reply | None]:
