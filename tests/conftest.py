@@ -75,10 +75,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
+@pytest.fixture(autouse=True, scope="module")
+def garbage_of_a_module_goes() -> Iterator[None]:
+    """What the fixtures of a module held may be garbage now, although it was not when it was frozen."""
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """A test that leaves a process, a descriptor, a thread or a shared-memory file behind fails."""
     gc.collect()
+    gc.freeze()  # what is there already, torch for instance, need not be looked at after every test
     before = _belongings()
     yield
     gc.collect()

@@ -44,7 +44,8 @@ def test_workers_and_nodes_are_found(cluster: str) -> None:
         nodes = processes.nodes_of()
         assert len(nodes) == (0 if cluster.startswith("local") else 2)
         assert all(psutil.Process(node).ppid() == os.getpid() for node in nodes)
-        assert processes.workers_of(os.getppid()) == processes.workers_of()
+        # Our parent may have other children, with workers of their own.
+        assert set(processes.workers_of()) <= set(processes.workers_of(os.getppid()))
         for node in nodes:
             assert len(processes.workers_of(node)) == 1
     assert processes.workers_of() == processes.nodes_of() == []
