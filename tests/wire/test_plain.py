@@ -89,7 +89,7 @@ def same(left: Any, right: Any) -> bool:
         return same(list(left.items()), list(right.items()))
     if isinstance(left, (set, frozenset)):
         return len(left) == len(right) and all(any(same(a, b) for b in right) for a in left)
-    if isinstance(left, float):
+    if isinstance(left, (float, complex)):
         return repr(left) == repr(right)
     return bool(left == right)
 
