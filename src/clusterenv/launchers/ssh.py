@@ -179,7 +179,9 @@ class SshLauncher:
             encoding=None,
             request_pty=False,  # a terminal would echo the keys
         )
-        host.process.stdin.write(self._job.keys.rstrip("\n").encode() + b"\n")
+        # A node that has ended already takes no keys: its exit code says why.
+        with contextlib.suppress(BrokenPipeError, self._asyncssh.ProtocolError):
+            host.process.stdin.write(self._job.keys.rstrip("\n").encode() + b"\n")
 
     async def _end_all(self, limit_s: float) -> None:
         await asyncio.gather(*(self._end(host, limit_s) for host in self._hosts))
