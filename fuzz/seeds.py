@@ -216,6 +216,7 @@ def _clusters() -> list[bytes]:
         b"slurm:nodes=4,partition=cpu,time=2:00:00,extra=--mem=8G,wait_s=none",
         b"ray:nodes=4,address=head:6379,cpus=2",
         b"join:nodes=2,bind=0.0.0.0:5555",
+        b"k8s:nodes=8,image=registry.example/agent:1,namespace=rl,cpus=2,memory=4Gi",
     ]
 
 

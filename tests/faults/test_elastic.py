@@ -6,6 +6,7 @@ import collections
 import contextlib
 import functools
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -73,6 +74,36 @@ def test_the_others_play_on_while_a_worker_comes_back(tmp_path: pathlib.Path, on
         assert back.worker_lost.tolist() == [True, True]
         assert back.obs[:, 0, 1].tolist() == list(range(5)), "it begins afresh"
         assert not envs.rollout(4).worker_lost.any()
+
+
+class Fragile(Linear):
+    """Ends the first worker that takes it while the trap is set."""
+
+    def __init__(self, trap: pathlib.Path) -> None:
+        super().__init__(2, 3)
+        self.trap, self.head = trap, os.getpid()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if os.getpid() != self.head and self.trap.exists():
+            self.trap.unlink()
+            os._exit(3)
+
+
+def test_a_replacement_that_dies_while_it_takes_the_policy_is_replaced_itself(tmp_path: pathlib.Path) -> None:
+    trap = tmp_path / "trap"
+    with batch(each(4, CountingEnv, 10**6), on_loss="restart", timeouts=SLOW) as envs:
+        envs.reset(seed=1)
+        envs.attach(Fragile(trap), seed=5)
+        with envs.stream(4, slots=2) as stream:
+            next(stream)
+            trap.touch()
+            kill(envs, 0)
+            back = next(result for result in stream if result.worker_lost.any())
+            assert not trap.exists()
+            assert back.slot.tolist() == [0, 1]
+            assert back.obs[:, 0, 1].tolist() == list(range(5)), "it begins afresh"
+            assert next(result for result in stream if 0 in result.slot).obs[0, 0, 1] == 4
 
 
 def test_a_stream_that_ends_while_a_worker_comes_back(tmp_path: pathlib.Path) -> None:

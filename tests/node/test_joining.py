@@ -9,8 +9,9 @@ import pytest
 
 from clusterenv._version import __version__
 from clusterenv.errors import LaunchError, WorkersMissing
+from clusterenv.node.returning import TRIES
 from clusterenv.wire import messages as m
-from tests.node.puppets import Puppet, Theatre, on_stage
+from tests.node.puppets import Head, Puppet, Theatre, on_stage
 
 
 def test_nodes_are_welcome_and_told_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,23 +134,86 @@ def test_another_that_is_lost_while_one_comes_back_has_its_turn(monkeypatch: pyt
         assert [loss.worker for loss in head.node.losses()] == [1]
 
 
+def cannot_build(message: m.Message, frames: Any) -> list[Any]:
+    """What a puppet answers that builds nothing."""
+    return [[m.encode(m.Answer(number=message.number, error="no such thing"))]] if isinstance(message, m.Build) else []
+
+
 def test_a_node_that_came_back_and_cannot_build_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another is asked for. That its launcher has none is no news beside what was wrong."""
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
         theatre.puppets.pop(0)
         arrives_again(theatre, 0, b"peer 7")
-        theatre.puppets[-1].lie = lambda message, frames: (
-            [[m.encode(m.Answer(number=message.number, error="no such thing"))]] if isinstance(message, m.Build) else []
-        )
+        theatre.puppets[-1].lie = cannot_build
         head.node.listen()
         head.node.replace(0, [None, None])
         with pytest.raises(LaunchError, match="no such thing"):
             head.node.ready([0], 5.0)
         assert theatre.refusals(b"peer 7") == ["given up: its node puppet0 could not be built again"]
-        assert theatre.restarted == []
+        assert theatre.restarted == [0]
         with pytest.raises(LaunchError, match="its launcher cannot start it again"):
             head.node.replace(0, [None, None])
-        assert theatre.restarted == [0], "the next try asks for a fresh one"
+        assert theatre.restarted == [0, 0], "the next try asks for a fresh one"
+
+
+class Revolving(Theatre):
+    """Whoever is started again comes at once, and the first so many cannot build anything.
+
+    Args:
+        bad: how many.
+    """
+
+    def __init__(self, bad: int) -> None:
+        super().__init__()
+        self.bad = bad
+
+    def restart(self, node: int) -> bool:
+        super().restart(node)
+        arrives_again(self, node, b"peer %d" % (10 + len(self.restarted)))
+        if len(self.restarted) <= self.bad:
+            self.puppets[-1].lie = cannot_build
+        return True
+
+    def lose_the_first(self, head: Head, *, patient: bool) -> None:
+        first = self.puppets.pop(0)
+        self.arrive(first.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        head.node.listen()
+        assert [loss.worker for loss in head.node.losses()] == [0]
+        head.node.replace(0, [None, None], patient=patient)
+
+
+def test_a_node_that_is_lost_again_while_it_builds_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Revolving(bad=TRIES - 1)
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.lose_the_first(head, patient=False)
+        assert head.node.ready([0], 5.0) == {}
+        assert head.node.alive(0)
+        assert theatre.restarted == [0] * TRIES
+
+
+def test_a_node_that_never_builds_is_tried_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Revolving(bad=100)
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.lose_the_first(head, patient=False)
+        with pytest.raises(LaunchError, match="no such thing"):
+            head.node.ready([0], 5.0)
+        assert theatre.restarted == [0] * TRIES
+
+
+def test_a_patient_place_stays_open_and_starts_no_more_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Revolving(bad=100)
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.lose_the_first(head, patient=True)
+        for _ in range(20):
+            head.node.listen()
+            assert head.node.built([0]) == {}
+        assert theatre.restarted == [0] * TRIES
+        arrives_again(theatre, 0, b"peer 99")  # whoever comes by himself may have the place
+        for _ in range(20):
+            head.node.listen()
+            head.node.built([0])
+        assert head.node.alive(0)
 
 
 def test_a_node_that_comes_back_is_asked_again_what_it_owes(monkeypatch: pytest.MonkeyPatch) -> None:

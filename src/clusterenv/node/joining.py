@@ -237,13 +237,14 @@ class Joining:
         """How long somebody waits for a node."""
         return self._cluster.wait_s
 
-    def make_room(self, lost: Host, expected: int, *, patient: bool) -> None:
+    def make_room(self, lost: Host, expected: int, *, start: bool = True, patient: bool = False) -> None:
         """The place of a lost host is free: let its launcher start a node for it.
 
         Args:
             lost: the host.
             expected: how many others are on their way.
-            patient: if the launcher cannot do that, leave the place to whoever may come.
+            start: whether the launcher shall do that.
+            patient: if it cannot, or shall not, leave the place to whoever may come.
 
         Raises:
             LaunchError: no node will come.
@@ -252,7 +253,8 @@ class Joining:
         if len(self._new) > expected:
             return  # somebody has come by himself
         place = lost.hello.index
-        if (place is None or not self._launcher.restart(place)) and not patient:
+        started = start and place is not None and self._launcher.restart(place)
+        if not started and not patient:
             why = self._launcher.failure() or ""
             raise LaunchError(f"node {lost.name} is lost, and its launcher cannot start it again. {why}")
         self._wanted += 1

@@ -12,7 +12,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from clusterenv.errors import ClusterEnvError, LaunchError, ProtocolError, words_of
+from clusterenv.errors import LaunchError, ProtocolError
 from clusterenv.node.base import Loss
 from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.crew import Crew
@@ -20,7 +20,7 @@ from clusterenv.node.joining import Joining
 from clusterenv.node.lending import Lending
 from clusterenv.node.mail import Mail
 from clusterenv.node.records import CODEC, attachment_to_data, check_reply, unpack_report
-from clusterenv.node.returning import Return
+from clusterenv.node.returning import Returns
 from clusterenv.node.rows import copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
 from clusterenv.transport.arena import Command
@@ -66,9 +66,9 @@ class RemoteNode:
         self._owner, self._order, self._num_envs = os.getpid(), order, num_envs
         self._joining = Joining(cluster, launcher)
         self._crew = Crew()
+        self._returns = Returns(self._joining, self._crew, self._give_up)
         self._lending = Lending()
         self._problems: dict[int, Reply | None] = {}  # of replacements
-        self._returning: dict[int, Return] = {}  # lost hosts, by their index
         self._losses: list[Loss] = []
         self._report = Report()
         self._stepping: set[int] = set()  # hosts in lock step
@@ -98,12 +98,13 @@ class RemoteNode:
 
     def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Let every node make its own arena for these spaces."""
-        self._arena, self._spaces = arena, (observation_space, action_space)
+        self._arena, spaces = arena, (observation_space, action_space)
+        self._returns.prepare(self._order, spaces, self._start_s)
         self._mail = Mail(self._crew, self._lending, arena)
         hosts = self._crew.hosts
         bound: dict[int, list[int | None]] = {}
         for host in hosts:
-            ask_to_bind(host, self._spaces, None, bound)
+            ask_to_bind(host, spaces, None, bound)
         self._until(lambda: len(bound) == len(hosts), _MEMORY_S, "make their memory", hosts)
         self._crew.pids = [pid for host in hosts for pid in bound[host.index]]
 
@@ -263,9 +264,7 @@ class RemoteNode:
         """Start a fresh worker in the place of a lost one; do not wait for it."""
         host, mine = self._crew.host_of(worker), self._crew.within(worker)
         if host.lost:
-            if host.index not in self._returning:
-                self._expect(host, {}, patient=patient)
-            self._returning[host.index].seeds[mine] = seeds
+            self._returns.expect(host, mine, seeds, patient=patient)
             return
         host.lives[mine] += 1
         life = host.lives[mine]
@@ -290,8 +289,7 @@ class RemoteNode:
 
     def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """Wait for replacements to be built; return what went wrong with those that could not be."""
-        for way in self._returning.values():
-            way.hurry()
+        self._returns.hurry()
         self._wait_while(self._tend, None)  # each has limits of its own
 
         def building(worker: int) -> bool:
@@ -313,36 +311,11 @@ class RemoteNode:
 
     def _tend(self) -> bool:
         """Help lost hosts on their way back; whether any are still on it."""
-        for index, way in list(self._returning.items()):
-            try:
-                done = way.progress()
-                self._crew.hosts[index] = way.host or way.old
-            except BaseException as error:
-                del self._returning[index]
-                if way.host is None:
-                    self._joining.expect_no_longer()
-                else:  # the next reset, or whoever comes next, takes a fresh one
-                    self._crew.hosts[index] = way.host
-                    self._give_up(way.host, f"its node {way.host.name} could not be built again")
-                if not way.patient or not isinstance(error, ClusterEnvError):
-                    raise
-                _logger.warning("node %s is not back: %s", way.old.name, words_of(error))
-                self._expect(self._crew.hosts[index], way.seeds, patient=True)
-                continue
-            if done and way.host is not None and way.pids is not None:
-                del self._returning[index]
-                for worker, pid in zip(way.host.workers, way.pids, strict=True):
-                    self._crew.alive[worker], self._crew.pids[worker] = True, pid
-                    self._problems[worker] = None
-        return bool(self._returning)
-
-    def _expect(self, lost: Host, seeds: dict[int, Sequence[int | None]], *, patient: bool) -> None:
-        """A node shall take the place of a lost host."""
-        expected = sum(1 for way in self._returning.values() if way.host is None)
-        self._joining.make_room(lost, expected, patient=patient)
-        way = Return(self._joining, lost, self._order, self._spaces, self._start_s, patient=patient)
-        way.seeds = seeds
-        self._returning[lost.index] = way
+        for host, pids in self._returns.tend():
+            for worker, pid in zip(host.workers, pids, strict=True):
+                self._crew.alive[worker], self._crew.pids[worker] = True, pid
+                self._problems[worker] = None
+        return self._returns.any
 
     def alive(self, worker: int) -> bool:
         """Whether a worker is not lost."""

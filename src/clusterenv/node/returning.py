@@ -1,22 +1,107 @@
-"""A lost host on its way back: a node comes in, builds its environments, makes its memory. Nothing here waits."""
+"""Lost hosts on their way back: a node comes in, builds its environments, makes its memory. Nothing here waits."""
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from clusterenv.errors import LaunchError
+from clusterenv.errors import ClusterEnvError, LaunchError, words_of
 from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.starting import raise_remote_start_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from clusterenv.node.crew import Crew
     from clusterenv.node.host import Host
     from clusterenv.node.joining import Joining
 
+_logger = logging.getLogger(__name__)
+
 # Another host may be lost meanwhile, and its launcher tell of that one; for memory that a node makes.
 _PATIENCE_S, _MEMORY_S = 5.0, 60.0
+# How often a node is started in the place of a lost one. It may be lost again while it builds; not for ever.
+TRIES = 3
+
+
+class Returns:
+    """All lost hosts whose places are to be taken again.
+
+    Args:
+        joining: where nodes come in.
+        crew: where the hosts have their places.
+        give_up: ends a host, with the cause.
+    """
+
+    def __init__(self, joining: Joining, crew: Crew, give_up: Callable[[Host, str], None]) -> None:
+        self._joining, self._crew, self._give_up = joining, crew, give_up
+        self._ways: dict[int, Return] = {}  # by the index of the host
+
+    def prepare(self, order: Any, spaces: tuple[Any, Any], start_s: float | None) -> None:
+        """What a host has to build, and how long that may take."""
+        self._order, self._spaces, self._start_s = order, spaces, start_s
+
+    @property
+    def any(self) -> bool:
+        """Whether any are on their way."""
+        return bool(self._ways)
+
+    def expect(self, lost: Host, worker: int, seeds: Sequence[int | None], *, patient: bool) -> None:
+        """A worker of a lost host is wanted again: a node shall take the place, one for all its workers."""
+        if lost.index not in self._ways:
+            self._begin(lost, {}, patient=patient, tries=1)
+        self._ways[lost.index].seeds[worker] = seeds
+
+    def hurry(self) -> None:
+        """From now on somebody waits for them."""
+        for way in self._ways.values():
+            way.hurry()
+
+    def tend(self) -> list[tuple[Host, list[int | None]]]:
+        """Help them on; those that are back, with the processes of their workers.
+
+        Raises:
+            LaunchError: one does not come back, or cannot be built.
+            EnvError: an environment raised while it was built.
+        """
+        back = []
+        for index, way in list(self._ways.items()):
+            try:
+                done = way.progress()
+            except BaseException as error:
+                self._end(way)
+                if not way.may_try_again(error):
+                    raise
+                _logger.warning("node %s is not back: %s", way.old.name, words_of(error))
+                self._try_again(way, error)
+                continue
+            self._crew.hosts[index] = way.host or way.old
+            if done and way.host is not None and way.pids is not None:
+                del self._ways[index]
+                back.append((way.host, way.pids))
+        return back
+
+    def _begin(self, lost: Host, seeds: dict[int, Sequence[int | None]], *, patient: bool, tries: int) -> None:
+        expected = sum(1 for way in self._ways.values() if way.host is None)
+        self._joining.make_room(lost, expected, start=tries <= TRIES, patient=patient)
+        way = Return(self._joining, lost, self._order, self._spaces, self._start_s, patient=patient, tries=tries)
+        way.seeds = seeds
+        self._ways[lost.index] = way
+
+    def _end(self, way: Return) -> None:
+        del self._ways[way.old.index]
+        if way.host is None:
+            self._joining.expect_no_longer()
+        else:  # the next reset, or whoever comes next, takes a fresh one
+            self._crew.hosts[way.old.index] = way.host
+            self._give_up(way.host, f"its node {way.host.name} could not be built again")
+
+    def _try_again(self, way: Return, error: BaseException) -> None:
+        try:
+            self._begin(self._crew.hosts[way.old.index], way.seeds, patient=way.patient, tries=way.tries + 1)
+        except LaunchError:  # that there is no other node is no news beside what was wrong with this one
+            raise error from None
 
 
 class Return:
@@ -29,6 +114,7 @@ class Return:
         spaces: of the batch.
         start_s: how long building may take.
         patient: whether its place stays free for as long as nobody comes.
+        tries: how often a node was started for it, with this one.
 
     Attributes:
         seeds: of its workers, which are fresh, by their number within the host.
@@ -37,10 +123,19 @@ class Return:
     """
 
     def __init__(
-        self, joining: Joining, old: Host, order: Any, spaces: tuple[Any, Any], start_s: float | None, *, patient: bool
+        self,
+        joining: Joining,
+        old: Host,
+        order: Any,
+        spaces: tuple[Any, Any],
+        start_s: float | None,
+        *,
+        patient: bool,
+        tries: int,
     ) -> None:
         self._joining, self.old, self._order, self._spaces, self._start_s = joining, old, order, spaces, start_s
-        self.patient = patient
+        self.patient, self.tries = patient, tries
+        self._late = False
         self.seeds: dict[int, Sequence[int | None]] = {}
         self.host: Host | None = None
         self.pids: list[int | None] | None = None
@@ -54,6 +149,11 @@ class Return:
         if self.patient and self.host is None:
             self._began_s = time.monotonic()
         self.patient = False
+
+    def may_try_again(self, error: BaseException) -> bool:
+        """Whether another node may take the place, after this error: if one was lost again, or if we are patient."""
+        lost_again = self.host is not None and not self._late and self.tries < TRIES
+        return (lost_again and isinstance(error, LaunchError)) or (self.patient and isinstance(error, ClusterEnvError))
 
     def progress(self) -> bool:
         """See how far it is, and ask for what comes next; whether all is done.
@@ -90,6 +190,7 @@ class Return:
     def _check_time(self) -> bool:
         late = self._limit_s is not None and time.monotonic() - self._began_s > self._limit_s
         if late and not (self.patient and self.host is None):
+            self._late = True
             raise LaunchError(
                 f"the node in the place of {self.old.name} did not {self._doing} within {self._limit_s} s. "
                 f"{self._joining.last_words()}"
