@@ -53,26 +53,26 @@ def entropy(distribution: Any, params: Tensor) -> Tensor:
 
 @log_prob.register
 def _(distribution: Categorical, params: Tensor, actions: Tensor) -> Tensor:
-    return _log_softmax(params).gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
+    return log_softmax(params).gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
 
 
 @entropy.register
 def _(distribution: Categorical, params: Tensor) -> Tensor:
-    logs = _log_softmax(params)
+    logs = log_softmax(params)
     return -(logs.exp() * logs).sum(-1)
 
 
 @log_prob.register
 def _(distribution: MultiCategorical, params: Tensor, actions: Tensor) -> Tensor:
     chosen = _flat(params, actions).long()
-    parts = enumerate(_parts(distribution, params))
-    picked = [_log_softmax(part).gather(-1, chosen[..., i : i + 1]) for i, part in parts]
+    choices = enumerate(parts(distribution, params))
+    picked = [log_softmax(part).gather(-1, chosen[..., i : i + 1]) for i, part in choices]
     return torch.cat(picked, -1).sum(-1)
 
 
 @entropy.register
 def _(distribution: MultiCategorical, params: Tensor) -> Tensor:
-    logs = [_log_softmax(part) for part in _parts(distribution, params)]
+    logs = [log_softmax(part) for part in parts(distribution, params)]
     return -torch.stack([(log.exp() * log).sum(-1) for log in logs], -1).sum(-1)
 
 
@@ -129,12 +129,13 @@ def _log_slope(distribution: TanhGaussian, values: Tensor) -> Tensor:
     return ((high - low) / 2).log() + 2 * (math.log(2) - values - functional.softplus(-2 * values))
 
 
-def _parts(distribution: MultiCategorical, params: Tensor) -> tuple[Tensor, ...]:
-    """The logits of each choice."""
+def parts(distribution: MultiCategorical, params: Tensor) -> tuple[Tensor, ...]:
+    """The logits of each choice, from parameters [..., P]."""
     return torch.split(params, list(distribution.nvec), -1)
 
 
-def _log_softmax(logits: Tensor) -> Tensor:
+def log_softmax(logits: Tensor) -> Tensor:
+    """Logits [..., n] as log-probabilities; what is masked has probability 0, and no gradient."""
     return torch.where(logits <= MASKED, _FLOOR, logits).log_softmax(-1)
 
 
