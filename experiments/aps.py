@@ -76,8 +76,7 @@ class Run:
 def play(run: Run) -> tuple[dict[str, Any], list[tuple[int, float]]]:
     """Train once; returns the line of the table and the learning curve."""
     from clusterenv.learners.common.sync import SyncConfig
-    from clusterenv.learners.ppo import PPO
-    from clusterenv.learners.ppo.presets import preset
+    from clusterenv.learners.ppo import PPO, preset
     from clusterenv.metrics import keys
 
     name, _, number = run.rule.partition(":")

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clusterenv.cli.options import settings_of
 from clusterenv.cluster_texts import parse_remote
 from clusterenv.clusters import Remote
 from clusterenv.config import parse_cluster
 from clusterenv.errors import ConfigError, ProtocolError, ResultError, WeightsCorrupt
 from clusterenv.launchers import slurm_words
+from clusterenv.learners.catalog import settings_of
 from clusterenv.learners.common import checkpoint
 from clusterenv.learners.common.runfolder import read_settings
 from clusterenv.metrics.sinks import csv

@@ -69,14 +69,13 @@ def test_links_of_the_documentation_lead_somewhere() -> None:
             assert (folder / target).exists(), f"{page} links to {target}"
 
 
-@pytest.mark.parametrize(
-    "line", re.findall(r"^clusterenv train ppo (.*)$", "\n".join(blocks("docs/guide.md", "sh")), re.M)
-)
+@pytest.mark.parametrize("line", re.findall(r"^clusterenv train (.*)$", "\n".join(blocks("docs/guide.md", "sh")), re.M))
 def test_the_options_of_a_training_command_exist(line: str) -> None:
-    from clusterenv.cli.options import parse_ppo
+    from clusterenv.cli.options import parse
+    from clusterenv.learners import catalog
 
-    arguments = shlex.split(line)
+    algorithm, *arguments = shlex.split(line)
     if "--resume" in arguments:  # which needs a run
         at = arguments.index("--resume")
         del arguments[at : at + 2]
-    assert parse_ppo(arguments).settings
+    assert parse(catalog.find(algorithm), arguments).settings

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clusterenv.cli.options import parse_ppo
+from clusterenv.cli.options import parse
 from clusterenv.errors import ConfigError
+from clusterenv.learners import catalog
 from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.learners.common.settings import to_table
 from clusterenv.learners.common.sync import SyncConfig
@@ -16,6 +17,10 @@ from clusterenv.learners.ppo import PPOConfig, preset
 
 if TYPE_CHECKING:
     import pathlib
+
+
+def parse_ppo(arguments: list[str]) -> Any:
+    return parse(catalog.find("ppo"), arguments)
 
 
 def saved(tmp_path: pathlib.Path, settings: PPOConfig) -> RunFolder:

@@ -183,7 +183,7 @@ def test_a_run_goes_on_where_it_was_saved(tmp_path: pathlib.Path) -> None:
     assert notebook.rows[0]["charts/SPS"] < 1e6  # the steps before are not counted again
     newest = checkpoints.load()
     assert newest is not None
-    assert newest.tensors["adam/0/step"] == 5 * 2 * 2
+    assert newest.tensors["optimizer/0/step"] == 5 * 2 * 2
 
 
 def test_checkpoints_come_now_and_then(tmp_path: pathlib.Path) -> None:

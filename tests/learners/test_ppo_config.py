@@ -8,10 +8,8 @@ import pytest
 
 import clusterenv
 from clusterenv.errors import ConfigError
-from clusterenv.learners.common.settings import from_table, to_table
 from clusterenv.learners.common.sync import SyncConfig
-from clusterenv.learners.ppo import PPOConfig, preset
-from clusterenv.learners.ppo.presets import PRESETS, STREAM_PRESETS
+from clusterenv.learners.ppo import PPOConfig
 from clusterenv.sync.aps import APS
 from clusterenv.sync.rules import Always, Every, Never, OnChange
 
@@ -95,21 +93,6 @@ def test_a_batch_of_a_stream_has_some_of_the_slots() -> None:
     assert PPOConfig(num_envs=32, mode="stream").batch_slots == 16
     assert PPOConfig(num_envs=1, mode="stream").batch_slots == 1
     assert PPOConfig(num_envs=32, mode="stream", stream_slots=5, rollout_steps=10).batch_size == 50
-
-
-@pytest.mark.parametrize("env_id", [*PRESETS, "Unheard-v0"])
-def test_presets_are_sound_and_survive_a_file(env_id: str) -> None:
-    config = preset(env_id)
-    assert config.env_id == env_id
-    assert from_table(PPOConfig, to_table(config)) == config
-    assert preset(env_id, "stream").mode == "stream"
-
-
-@pytest.mark.parametrize("env_id", STREAM_PRESETS)
-def test_a_stream_has_shorter_batches_and_minibatches_of_the_same_size(env_id: str) -> None:
-    waiting, streaming = preset(env_id), preset(env_id, "stream")
-    assert streaming.batch_size < waiting.batch_size
-    assert streaming.batch_size // streaming.minibatches == waiting.batch_size // waiting.minibatches
 
 
 def test_the_settings_need_no_torch() -> None:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from clusterenv.env.batch import Batch, Episodes
 from clusterenv.learners.ppo import PPOConfig
-from clusterenv.learners.ppo.update import Updater
+from clusterenv.learners.ppo.update import PPOUpdater
 
 T, N = 4, 2
 GAMMA, LAMBDA = 0.9, 0.8
@@ -45,14 +45,14 @@ def batch(**changes: Any) -> Batch:
 
 
 @torch.no_grad()
-def values(subject: Updater, data: Batch) -> torch.Tensor:
+def values(subject: PPOUpdater, data: Batch) -> torch.Tensor:
     return subject.network.value(data.obs.flatten(0, 1)).view(T + 1, N)
 
 
-def updater(**changes: Any) -> Updater:
+def updater(**changes: Any) -> PPOUpdater:
     settings: dict[str, Any] = {"num_envs": N, "rollout_steps": T, "minibatches": 2, "gamma": GAMMA}
     settings |= {"gae_lambda": LAMBDA, "hidden": (8,), **changes}
-    return Updater(PPOConfig(**settings), spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+    return PPOUpdater(PPOConfig(**settings), spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
 
 
 def at(flat: torch.Tensor, t: int, n: int) -> float:
@@ -144,7 +144,7 @@ def test_a_large_value_loss_does_not_drown_the_actor() -> None:
     moved = []
     for size in (1.0, 1e4):
         subject = updater(epochs=1, minibatches=1, learning_rate=1e-3, gamma=0.0, max_grad_norm=1e-3)
-        subject.adam = torch.optim.SGD(subject.network.parameters(), lr=1.0)  # type: ignore[assignment]
+        subject.optimizer = torch.optim.SGD(subject.network.parameters(), lr=1.0)
         data = batch(reward=size * np.random.default_rng(1).normal(size=(T, N)))
         with torch.no_grad():
             for parameter in subject.network.critic.parameters():
@@ -157,10 +157,11 @@ def test_a_large_value_loss_does_not_drown_the_actor() -> None:
     assert moved[0] == pytest.approx(1e-6, rel=1e-2)  # learning rate x largest norm
 
 
-def test_gradient_steps_are_counted_by_what_follows_them() -> None:
-    steps: list[int] = []
-    updater(epochs=3, minibatches=4).update(batch(), 1.0, lambda: steps.append(1))
-    assert len(steps) == 12
+@pytest.mark.parametrize(("settings", "times"), [({}, 1), ({"mode": "stream", "publish_every": "gradient step"}, 12)])
+def test_it_publishes_once_or_after_each_gradient_step(settings: dict[str, Any], times: int) -> None:
+    published: list[int] = []
+    updater(epochs=3, minibatches=4, **settings).update(batch(), 1.0, lambda: published.append(1))
+    assert len(published) == times
 
 
 def test_what_is_saved_is_all_there_is() -> None:

@@ -83,17 +83,18 @@ def _join(arguments: list[str]) -> int:
 
 
 def _train(arguments: list[str]) -> int:
-    algorithms = ("ppo",)
+    from clusterenv.learners import catalog
+
     if not arguments or arguments[0] in ("--help", "-h"):
-        say(f"usage: clusterenv train ALGORITHM ...\n\nalgorithms: {', '.join(algorithms)}")
+        titles = "\n".join(f"  {each.name:<8}{each.title}" for each in catalog.LEARNERS.values())
+        say(f"usage: clusterenv train ALGORITHM ...\n\nalgorithms:\n{titles}")
         return OK if arguments else USAGE
-    if arguments[0] not in algorithms:
-        raise ConfigError(unknown("algorithm", arguments[0], algorithms))
+    entry = catalog.find(arguments[0])
     for module in ("tyro", "rich", "safetensors", "tomli_w", "torch"):
         extras.load(module, extra="train", purpose="clusterenv train")
     from clusterenv.cli import train
 
-    return train.ppo(arguments[1:])
+    return train.run(entry, arguments[1:])
 
 
 def _plot(arguments: list[str]) -> int:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast, get_args
 
 import tyro
 
-from clusterenv.errors import ConfigError, unknown
+from clusterenv.errors import ConfigError
+from clusterenv.learners import catalog
+from clusterenv.learners.common.config import LearnerConfig, Mode
 from clusterenv.learners.common.runfolder import RunFolder, read_settings
-from clusterenv.learners.common.settings import from_table
-from clusterenv.learners.ppo import PPOConfig, preset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from clusterenv.learners.catalog import Entry
+
+Config = TypeVar("Config", bound=LearnerConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +50,15 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainPPO:
-    """Train an agent with proximal policy optimisation. The defaults shown suit the environment named."""
+class TrainOptions(Generic[Config]):
+    """The defaults shown suit the environment named."""
 
-    settings: Annotated[PPOConfig, tyro.conf.arg(name="")]
+    settings: Annotated[Config, tyro.conf.arg(name="")]
     run: Annotated[RunOptions, tyro.conf.arg(name="")]
 
 
-def parse_ppo(arguments: Sequence[str]) -> TrainPPO:
-    """The options of `clusterenv train ppo`.
+def parse(learner: Entry, arguments: Sequence[str]) -> TrainOptions[Any]:
+    """The options of `clusterenv train`.
 
     Precedence: the defaults, those tuned for the environment, the file or run named, the options themselves.
 
@@ -62,27 +66,38 @@ def parse_ppo(arguments: Sequence[str]) -> TrainPPO:
         ConfigError: they do not fit together.
         SystemExit: they could not be read (code 2), or help was asked for (code 0); tyro has written why.
     """
-    default = TrainPPO(settings=_defaults(arguments), run=RunOptions())
-    return tyro.cli(TrainPPO, args=list(arguments), default=default, prog="clusterenv train ppo")
+    kind: Any = TrainOptions[learner.config]  # type: ignore[name-defined]  # known only now
+    options: TrainOptions[Any] = tyro.cli(
+        kind,
+        args=list(arguments),
+        default=TrainOptions(settings=_defaults(learner, arguments), run=RunOptions()),
+        prog=f"clusterenv train {learner.name}",
+        description=f"Train an agent with {learner.title}. The defaults shown suit the environment named.",
+    )
+    return options
 
 
-def _defaults(arguments: Sequence[str]) -> PPOConfig:
+def _defaults(learner: Entry, arguments: Sequence[str]) -> LearnerConfig:
     """The settings that the options start from."""
     resume, config, env_id = (_value_of(arguments, name) for name in ("resume", "config", "env-id"))
     if resume is not None:
-        return settings_of(*RunFolder.open(resume).read())
+        return _own(learner, *RunFolder.open(resume).read())
     if config is not None:
-        return settings_of(*read_settings(config))
+        return _own(learner, *read_settings(config))
     if env_id is None:
-        return PPOConfig()
-    return preset(env_id, "stream" if _value_of(arguments, "mode") == "stream" else "lock step")
+        return learner.config()
+    mode = _value_of(arguments, "mode")
+    return learner.preset(env_id, cast("Mode", mode) if mode in get_args(Mode) else None)
 
 
-def settings_of(algorithm: str, table: dict[str, Any]) -> PPOConfig:
-    """The settings of a run.toml of PPO."""
-    if algorithm != "ppo":
-        raise ConfigError(unknown("algorithm", algorithm, ["ppo"]) + " This file belongs to another command.")
-    return from_table(PPOConfig, table)
+def _own(learner: Entry, algorithm: str, table: dict[str, Any]) -> LearnerConfig:
+    """The settings of a run.toml, if it is one of this learner."""
+    if algorithm != learner.name:
+        catalog.find(algorithm)
+        raise ConfigError(
+            f"this is a run of {algorithm}, not of {learner.name}. Go on with `clusterenv train {algorithm}`."
+        )
+    return catalog.settings_of(algorithm, table)
 
 
 def _value_of(arguments: Sequence[str], name: str) -> str | None:

@@ -11,13 +11,13 @@ import signal
 import sys
 import threading
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from clusterenv.cli.exits import FAILED, OK, Terminated, banner, complain, say
 from clusterenv.cli.live import JsonSink, LiveSink
-from clusterenv.cli.options import parse_ppo
+from clusterenv.cli.options import parse
 from clusterenv.clusters import Remote
 from clusterenv.config import parse_cluster
 from clusterenv.errors import ConfigError
@@ -30,33 +30,33 @@ from clusterenv.metrics.sinks.csv import CsvSink
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterenv.cli.options import RunOptions, TrainPPO
+    from clusterenv.cli.options import RunOptions, TrainOptions
     from clusterenv.config import Cluster
+    from clusterenv.learners.catalog import Entry
     from clusterenv.learners.common.checkpoint import Checkpoint
+    from clusterenv.learners.common.config import LearnerConfig
     from clusterenv.learners.common.tracking import Summary
-    from clusterenv.learners.ppo import PPOConfig
     from clusterenv.metrics.recorder import Sink
 
 
-def ppo(arguments: list[str]) -> int:
-    """Run `clusterenv train ppo`; 0 if it ended as asked, 1 if a target return was not reached."""
-    options = parse_ppo(arguments)
+def run(entry: Entry, arguments: list[str]) -> int:
+    """Run `clusterenv train`; 0 if it ended as asked, 1 if a target return was not reached."""
+    options = parse(entry, arguments)
     # torch takes seconds to import: not before the options are known to be right.
     from clusterenv.learners.common.checkpoint import Checkpoints
-    from clusterenv.learners.ppo import PPO
 
     settings = options.settings
     cluster = _cluster(options)
-    folder, start = _folder(options)
-    with _recorder(options, folder, start) as recorder, _sigterm_as_interrupt():
-        learner = PPO(
+    folder, start = _folder(entry, options)
+    with _recorder(entry, options, folder, start) as recorder, _sigterm_as_interrupt():
+        learner = entry.learner()(
             settings, recorder=recorder, checkpoints=Checkpoints(folder.checkpoints), resume=start, cluster=cluster
         )
         try:
             summary = learner.train()
         except KeyboardInterrupt as stop:
             recorder.close()
-            _say_stopped(learner.summary(), folder, options.run)
+            _say_stopped(entry, learner.summary(), folder, options.run)
             stop.told = True  # type: ignore[attr-defined]
             raise
     _say_end(summary, folder, options.run)
@@ -64,7 +64,7 @@ def ppo(arguments: list[str]) -> int:
     return FAILED if missed else OK
 
 
-def _cluster(options: TrainPPO) -> Cluster:
+def _cluster(options: TrainOptions[Any]) -> Cluster:
     """Where the environments live. What was typed for this run only is no part of its settings."""
     cluster = parse_cluster(options.settings.cluster)
     if not options.run.insecure:
@@ -75,13 +75,13 @@ def _cluster(options: TrainPPO) -> Cluster:
     return dataclasses.replace(cluster, insecure=True)
 
 
-def _folder(options: TrainPPO) -> tuple[RunFolder, Checkpoint | None]:
+def _folder(entry: Entry, options: TrainOptions[Any]) -> tuple[RunFolder, Checkpoint | None]:
     """The run's folder, and the checkpoint that it goes on from."""
     settings, run = options.settings, options.run
     if run.resume is None:
         now = datetime.datetime.now()
-        folder = RunFolder.create(run.runs, env_id=settings.env_id, algorithm="ppo", seed=settings.seed, now=now)
-        folder.write("ppo", to_table(settings))
+        folder = RunFolder.create(run.runs, env_id=settings.env_id, algorithm=entry.name, seed=settings.seed, now=now)
+        folder.write(entry.name, to_table(settings))
         return folder, None
     from clusterenv.learners.common.checkpoint import Checkpoints
 
@@ -94,12 +94,14 @@ def _folder(options: TrainPPO) -> tuple[RunFolder, Checkpoint | None]:
             f"{run.resume} has spent its budget: {start.facts['global_step']:,} of {settings.total_steps:,} steps. "
             "Give it a larger one with --total-steps."
         )
-    folder.write("ppo", to_table(settings))
+    folder.write(entry.name, to_table(settings))
     return folder, start
 
 
 @contextlib.contextmanager
-def _recorder(options: TrainPPO, folder: RunFolder, start: Checkpoint | None) -> Iterator[Recorder]:
+def _recorder(
+    entry: Entry, options: TrainOptions[Any], folder: RunFolder, start: Checkpoint | None
+) -> Iterator[Recorder]:
     """All sinks that were asked for. What opens first is closed even if a later one cannot open."""
     settings, run = options.settings, options.run
     with Recorder() as recorder:
@@ -114,13 +116,16 @@ def _recorder(options: TrainPPO, folder: RunFolder, start: Checkpoint | None) ->
 
             name = folder.path.name
             recorder.sinks.append(WandbSink(run.project, name, to_table(settings), os.fspath(folder.path)))
-        recorder.sinks.extend(_views(settings, run, folder))
+        recorder.sinks.extend(_views(entry, settings, run, folder))
         yield recorder
 
 
-def _views(settings: PPOConfig, run: RunOptions, folder: RunFolder) -> list[Sink]:
+def _views(entry: Entry, settings: LearnerConfig, run: RunOptions, folder: RunFolder) -> list[Sink]:
     """What is shown while the run goes on."""
-    title = f"PPO on {settings.env_id}, {settings.num_envs} environments on {settings.cluster}, seed {settings.seed}"
+    title = (
+        f"{entry.name.upper()} on {settings.env_id}, {settings.num_envs} environments on {settings.cluster}, "
+        f"seed {settings.seed}"
+    )
     if run.json:
         return [JsonSink(sys.stdout)]
     if run.quiet:
@@ -151,9 +156,9 @@ def _saving(share: float) -> str:
     return f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
 
 
-def _say_stopped(summary: Summary, folder: RunFolder, run: RunOptions) -> None:
+def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOptions) -> None:
     """One line, after Ctrl-C."""
-    again = f"clusterenv train ppo --resume {_short(folder)}"
+    again = f"clusterenv train {entry.name} --resume {_short(folder)}"
     if run.json:
         say(json.dumps({"summary": {**asdict(summary), "run": _short(folder)}}))
     elif summary.steps:

@@ -111,6 +111,19 @@ class Stream:
                     raise
         raise StopIteration  # another thread has closed the batch of environments, whatever we met on the way
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next batch is there already, so that `next` would not wait. It looks, and waits for nobody."""
+        if self._closed:
+            return False
+        with self._turns:
+            try:
+                self._receive(0.0)
+            except BaseException:
+                self._end()
+                raise
+        return not self._closed and self._lonely_since is None and self._ready() >= self._slots
+
     def __enter__(self) -> Stream:
         return self
 

@@ -194,6 +194,31 @@ class Tracker:
         return float(sum(now.get(part, 0.0) - before.get(part, 0.0) for part in ("env", "policy")))
 
 
+class Means:
+    """Means of what is told more often than it is written down.
+
+    Example:
+        >>> means = Means()
+        >>> means.add({"loss": 1.0, "rate": 0.5})
+        >>> means.add({"loss": 3.0})
+        >>> means.take(), means.take()
+        ({'loss': 2.0, 'rate': 0.5}, {})
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[float]] = {}
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Keep these."""
+        for name, value in values.items():
+            self._values.setdefault(name, []).append(value)
+
+    def take(self) -> dict[str, float]:
+        """The mean of each since the last call."""
+        values, self._values = self._values, {}
+        return {name: float(np.mean(told)) for name, told in values.items()}
+
+
 def full_bytes(weights: Mapping[str, Any], encoding: str) -> int:
     """The size of all weights in this encoding, for a receiver that holds none.
 

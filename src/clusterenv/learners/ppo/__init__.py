@@ -9,13 +9,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterenv.learners.common.presets import preset as _preset
 from clusterenv.learners.ppo.config import PPOConfig
-from clusterenv.learners.ppo.presets import preset
 
 if TYPE_CHECKING:
+    from clusterenv.learners.common.config import Mode
     from clusterenv.learners.ppo.learner import PPO
 
 __all__ = ["PPO", "PPOConfig", "preset"]
+
+
+def preset(env_id: str, mode: Mode = "lock step") -> PPOConfig:
+    """The settings for an environment; the defaults if there are none of its own.
+
+    Example:
+        >>> preset("LunarLander-v3").rollout_steps
+        1024
+        >>> preset("LunarLander-v3", "stream").rollout_steps
+        256
+    """
+    return _preset("ppo", PPOConfig, env_id, mode)
 
 
 def __getattr__(name: str) -> object:

@@ -8,53 +8,51 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from clusterenv.learners.common import checkpoint, gae, torch_distributions, trees
+from clusterenv.learners.common import gae, torch_distributions, trees
 from clusterenv.learners.common.networks import ActorCritic
+from clusterenv.learners.common.updater import Updater, seeded
+from clusterenv.learners.ppo.config import PPOConfig
 from clusterenv.learners.ppo.loss import Samples, explained_variance, loss
 from clusterenv.metrics import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from gymnasium import Space
 
     from clusterenv.env.batch import Batch
-    from clusterenv.learners.ppo.config import PPOConfig
 
 
-class Updater:
+class PPOUpdater(Updater[PPOConfig, ActorCritic]):
     """The network, Adam, and what one batch does to them."""
 
-    def __init__(self, config: PPOConfig, observation_space: Any, action_space: Any) -> None:
-        self.config = config
-        # The network's first weights follow from the seed and from nothing else; nobody's global state is touched.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            self.network = ActorCritic(
+    def __init__(self, config: PPOConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        network = seeded(
+            lambda: ActorCritic(
                 observation_space, action_space, hidden=config.hidden, normalize=config.normalize_observations
-            )
-        self.network.to(config.device)
-        self.adam = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, eps=1e-5)
+            ),
+            config.seed,
+        ).to(config.device)
+        super().__init__(config, network, torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5))
         self._order = torch.Generator().manual_seed(config.seed)
 
-    def update(self, batch: Batch, left: float, after_step: Callable[[], None]) -> dict[str, float]:
-        """Learn from a batch, and return the losses.
-
-        Args:
-            batch: as tensors, on the learner's device.
-            left: the share of the step budget that is left; learning rate and entropy bonus fall with it.
-            after_step: called after each gradient step.
-        """
-        left = left if self.config.anneal else 1.0
-        for group in self.adam.param_groups:
-            group["lr"] = self.config.learning_rate * left
+    def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
+        """Learn from a batch, and return the losses."""
+        if batch is None:
+            raise ValueError("PPO uses every batch once, so each update needs a new one.")
+        left = self.anneal(left)
+        each_step = self.config.publish_every == "gradient step"
         samples, explained = self.samples(batch)
         rounds: list[torch.Tensor] = []
         for _ in range(self.config.epochs):
-            epoch = self._pass(samples, left, after_step)
+            epoch = self._pass(samples, left, publish if each_step else _nothing)
             rounds.append(epoch)
             if self.config.target_kl is not None and epoch[3] > self.config.target_kl:
                 break
         # After the gradient steps: the ratios above compare policies that see observations on the same scale.
         self.network.learn_scale(trees.rows(trees.each(lambda array: array[:-1], batch.obs)))
+        if not each_step or self.config.normalize_observations:
+            publish()
         return self._losses(torch.stack(rounds), explained)
 
     @torch.no_grad()
@@ -98,17 +96,17 @@ class Updater:
             entropy_coef=config.entropy_coef * left,
             normalize_advantage=config.normalize_advantage,
         )
-        self.adam.zero_grad()
+        self.optimizer.zero_grad()
         told.total.backward()  # type: ignore[no-untyped-call]
         # Each by itself: they share nothing, and where returns are large the critic's gradient would drown the actor's.
         norms = [nn.utils.clip_grad_norm_(part, config.max_grad_norm) for part in network.parts()]
-        self.adam.step()
+        self.optimizer.step()
         return torch.stack([*told[1:], torch.stack(norms).norm()])
 
     def _losses(self, rounds: torch.Tensor, explained: float) -> dict[str, float]:
         mean, last = rounds.mean(0).tolist(), rounds[-1].tolist()
         values = {
-            keys.LEARNING_RATE.name: self.adam.param_groups[0]["lr"],
+            keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
             keys.POLICY_LOSS.name: mean[0],
             keys.VALUE_LOSS.name: mean[1],
             keys.ENTROPY.name: mean[2],
@@ -119,22 +117,15 @@ class Updater:
         }
         return {name: value for name, value in values.items() if not math.isnan(value)}
 
-    def weights(self) -> dict[str, Any]:
-        """The network's weights as arrays, as they travel."""
-        return {name: tensor.detach().cpu().numpy() for name, tensor in self.network.state_dict().items()}
-
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Everything that a checkpoint needs."""
-        model = {f"model/{name}": tensor for name, tensor in self.network.state_dict().items()}
-        memory = {f"adam/{name}": tensor for name, tensor in checkpoint.optimizer_tensors(self.adam).items()}
-        return {**model, **memory, "order": self._order.get_state()}
+        """Everything that a checkpoint needs; the order of the samples is part of it."""
+        return {**super().tensors(), "order": self._order.get_state()}
 
-    def restore(self, tensors: dict[str, torch.Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take what `tensors` told."""
-        self.network.load_state_dict(_under("model/", tensors))
-        checkpoint.restore_optimizer(self.adam, _under("adam/", tensors))
+        super().restore(tensors)
         self._order.set_state(tensors["order"])
 
 
-def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+def _nothing() -> None:
+    """When versions are made per update, a gradient step is followed by nothing."""

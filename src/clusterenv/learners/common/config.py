@@ -1,0 +1,165 @@
+"""The settings that all learners share: frozen, checked once, with the reason when they do not fit together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from clusterenv.config import check_num_envs, parse_cluster
+from clusterenv.errors import ConfigError
+from clusterenv.learners.common.sync import SyncConfig
+
+Mode = Literal["lock step", "stream"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """What every learner asks: which environments, where, how long, and how workers get weights.
+
+    Attributes:
+        aps_threshold: how far workers may drift under APS if nothing else is said. It depends on what the learner does
+            with data of an older policy.
+    """
+
+    aps_threshold: ClassVar[float] = 0.01
+
+    env_id: str = "CartPole-v1"
+    """the environment"""
+    cluster: str = "local:2"
+    """where the environments run, and the policy beside them"""
+    num_envs: int = 32
+    """number of environments (slots)"""
+    seed: int = 1
+    """seed of the network, the sampled actions and the environments"""
+    total_steps: int = 200_000
+    """step budget, over all environments"""
+    target_return: float | None = None
+    """stop early, when the mean return of the last 100 episodes reaches this"""
+
+    mode: Mode = "lock step"
+    """lock step: workers wait while the learner learns; stream: nobody waits, data may be stale"""
+    rollout_steps: int = 64
+    """steps of each environment in a batch"""
+    stream_slots: int | None = None
+    """stream: environments in a batch; half of them if it is not given"""
+    stream_buffers: int = 2
+    """stream: fragments that a worker may be ahead; more keep it busy, and make the data older"""
+    sync: SyncConfig = field(default_factory=SyncConfig)
+    """when workers fetch new weights"""
+    encoding: Literal["fp32", "bf16", "bf16-delta"] = "bf16-delta"
+    """how weights travel"""
+    runtime: Literal["auto", "onnx", "torch"] = "auto"
+    """what runs the policy on the workers"""
+    measure_drift: bool = False
+    """estimate how far the workers' policy has drifted even if the sync rule does not ask, to compare rules"""
+
+    learning_rate: float = 1e-3
+    """of the optimiser"""
+    anneal: bool = True
+    """let the learning rate and the entropy bonus fall to zero over the step budget"""
+    gamma: float = 0.99
+    """discount"""
+    entropy_coef: float = 0.01
+    """weight of the entropy bonus"""
+    value_coef: float = 0.5
+    """weight of the value loss"""
+    max_grad_norm: float = 0.5
+    """a longer gradient is cut to this"""
+    normalize_observations: bool = False
+    """normalise observations by their running mean and variance"""
+    hidden: tuple[int, ...] = (64, 64)
+    """sizes of the hidden layers"""
+
+    record_every: int = 1
+    """updates between two rows of metrics"""
+    checkpoint_every_s: float = 60.0
+    """seconds between checkpoints, where they are kept"""
+    device: str = "cpu"
+    """where the learner computes, for torch"""
+    torch_threads: int = 1
+    """threads of the learner; the other cores are for the workers"""
+
+    def __post_init__(self) -> None:
+        check_num_envs(self.num_envs)
+        parse_cluster(self.cluster)
+        for name in ("total_steps", "rollout_steps", "torch_threads", "stream_buffers", "record_every"):
+            check(name, getattr(self, name), least=1)
+        check("gamma", self.gamma, least=0, most=1)
+        for name in ("entropy_coef", "value_coef", "seed"):
+            check(name, getattr(self, name), least=0)
+        for name in ("learning_rate", "max_grad_norm", "checkpoint_every_s"):
+            check(name, getattr(self, name), above=0)
+        if any(size < 1 for size in self.hidden):
+            raise ConfigError(f"hidden={self.hidden} must be sizes of at least 1, such as (64, 64).")
+        self._check_batch()
+
+    @property
+    def batch_slots(self) -> int:
+        """Environments in one batch."""
+        if self.mode == "lock step":
+            return self.num_envs
+        return max(1, self.num_envs // 2) if self.stream_slots is None else self.stream_slots
+
+    @property
+    def batch_size(self) -> int:
+        """Transitions in one batch."""
+        return self.rollout_steps * self.batch_slots
+
+    def _check_batch(self) -> None:
+        if self.stream_slots is not None and self.mode != "stream":
+            raise ConfigError(
+                f"stream_slots={self.stream_slots} means nothing in lock step, where a batch has all the environments. "
+                "Leave it out, or use mode='stream'."
+            )
+        if not 1 <= self.batch_slots <= self.num_envs:
+            raise ConfigError(f"stream_slots={self.stream_slots} must be from 1 to num_envs={self.num_envs}.")
+        if self.total_steps < self.batch_size:
+            raise ConfigError(
+                f"total_steps={self.total_steps} is less than one batch of {self.batch_size} transitions "
+                f"(rollout_steps={self.rollout_steps} x {self.batch_slots} slots): nothing would be learned. "
+                "Raise total_steps or lower the other two."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnrollConfig(LearnerConfig):
+    """The settings of learners that take whole unrolls, so that their networks may have a memory and see images."""
+
+    body: Literal["mlp", "shallow", "deep"] = "mlp"
+    """what looks at an observation: dense layers, or for images IMPALA's shallow or deep convolutional network"""
+    lstm: int = 0
+    """size of an LSTM behind it; 0 for none"""
+    reward_clip: float | None = None
+    """rewards beyond this, to either side, are cut for learning; returns are told as they are"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("lstm", self.lstm, least=0)
+        if self.reward_clip is not None:
+            check("reward_clip", self.reward_clip, above=0)
+
+
+def check(
+    name: str, value: float, *, least: float | None = None, above: float | None = None, most: float | None = None
+) -> None:
+    """Refuse a number that lies outside.
+
+    Raises:
+        ConfigError: with the name, the value and the limit.
+
+    Example:
+        >>> check("gamma", 0.99, least=0, most=1)
+        >>> check("gamma", 1.5, least=0, most=1)
+        Traceback (most recent call last):
+        clusterenv.errors.ConfigError: gamma=1.5 must be at most 1.
+    """
+    rules = {
+        f"at least {least}": least is None or value >= least,
+        f"more than {above}": above is None or value > above,
+        f"at most {most}": most is None or value <= most,
+        "finite": math.isfinite(value),
+    }
+    for rule, holds in rules.items():
+        if not holds:
+            raise ConfigError(f"{name}={value!r} must be {rule}.")

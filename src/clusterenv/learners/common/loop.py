@@ -1,0 +1,226 @@
+"""The loop of every learner: collect, learn, publish; the policy acts on the workers."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import time
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import torch
+
+from clusterenv.env.make import make_vec
+from clusterenv.learners.common.source import Source
+from clusterenv.learners.common.tracking import WINDOW, Means, Tracker, full_bytes
+from clusterenv.metrics.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gymnasium import Space
+
+    from clusterenv.config import Cluster
+    from clusterenv.env.vector import ClusterEnv
+    from clusterenv.learners.common.checkpoint import Checkpoint, Checkpoints
+    from clusterenv.learners.common.config import LearnerConfig
+    from clusterenv.learners.common.tracking import Summary
+    from clusterenv.learners.common.updater import Updater
+
+Config = TypeVar("Config", bound="LearnerConfig")
+
+
+class Update(NamedTuple):
+    """One row of metrics: where the run is, and what was measured since the last one."""
+
+    global_step: int
+    seconds: float
+    metrics: dict[str, float]
+
+
+class Learner(abc.ABC, Generic[Config]):
+    """Trains a policy that acts on the workers.
+
+    Args:
+        config: the settings.
+        recorder: gets the metrics.
+        checkpoints: where to save: now and then, at the end, and when interrupted. None saves nothing.
+        resume: go on from this checkpoint. The environments start anew; weights, optimiser and step count do not.
+        cluster: in place of the one of the settings, for what cannot be part of a text.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        recorder: Recorder | None = None,
+        checkpoints: Checkpoints | None = None,
+        resume: Checkpoint | None = None,
+        cluster: Cluster | None = None,
+    ) -> None:
+        self.config = config
+        self._cluster = config.cluster if cluster is None else cluster
+        self.recorder = Recorder() if recorder is None else recorder
+        self.checkpoints, self.resume = checkpoints, resume
+        self._updater: Updater[Config, Any] | None = None
+        self._tracker = Tracker(workers=0, full_bytes=0)
+        self._means = Means()
+        self._stats: dict[str, Any] = {}
+        self._earlier_s, self._seconds, self._saved_at = 0.0, 0.0, 0.0
+        self._interrupted = False
+
+    @abc.abstractmethod
+    def make_updater(self, observation_space: Space[Any], action_space: Space[Any]) -> Updater[Config, Any]:
+        """The network and what learns, for the spaces of one environment."""
+
+    @property
+    def updater(self) -> Updater[Config, Any]:
+        """The network and its optimiser, once training has begun."""
+        if self._updater is None:
+            raise AttributeError("there is no network before train(): the environments tell its shape.")
+        return self._updater
+
+    @property
+    def network(self) -> Any:
+        """The agent, once training has begun."""
+        return self.updater.network
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """What `ClusterEnv.stats()` said with the last row of metrics."""
+        return self._stats
+
+    def train(self) -> Summary:
+        """Train until the step budget is spent or the target is reached.
+
+        Raises:
+            KeyboardInterrupt: as it came, after a checkpoint was saved and the environments were closed.
+        """
+        for _ in self.updates():
+            pass
+        return self.summary()
+
+    def summary(self) -> Summary:
+        """What came of the run so far."""
+        told = self._tracker.summary(
+            self._stats, env_id=self.config.env_id, seed=self.config.seed, seconds=self._seconds
+        )
+        return replace(told, interrupted=self._interrupted)
+
+    def updates(self) -> Iterator[Update]:
+        """Train, one row of metrics at a time. Leaving the loop closes the environments."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.config.torch_threads)
+        try:
+            with self._environments() as envs:
+                yield from self._run(envs)
+        finally:
+            torch.set_num_threads(threads)
+
+    def save(self) -> None:
+        """Save a checkpoint, if there is a place for it and something to save."""
+        if self.checkpoints is None or self._updater is None:
+            return
+        tracker = self._tracker
+        facts = {
+            "global_step": tracker.steps,
+            "episodes": tracker.episodes,
+            "returns": list(tracker.returns),
+            "lengths": list(tracker.lengths),
+            "seconds": self._seconds,
+        }
+        self.checkpoints.save(tracker.steps, self.updater.tensors(), facts)
+        self._saved_at = self._seconds
+
+    def publish(self, envs: ClusterEnv) -> None:
+        """Tell the workers of a new version."""
+        envs.publish(self.updater.acting)
+
+    @contextlib.contextmanager
+    def _environments(self) -> Iterator[ClusterEnv]:
+        """Make the environments, the network and the counters, and attach the one to the other."""
+        config = self.config
+        with _closing(make_vec(config.env_id, config.num_envs, cluster=self._cluster)) as envs:
+            envs.reset(seed=config.seed)
+            self._updater = self.make_updater(envs.single_observation_space, envs.single_action_space)
+            self._tracker = Tracker(envs.cluster.workers, full_bytes(self.updater.weights(), config.encoding))
+            if self.resume is not None:
+                self._restore(self.resume)
+            envs.attach(
+                self.updater.acting,
+                sync=config.sync.make(threshold=config.aps_threshold, by_clock=config.mode == "stream"),
+                encoding=config.encoding,
+                seed=config.seed,
+                runtime=config.runtime,
+                measure=config.measure_drift,
+            )
+            yield envs
+
+    def _restore(self, saved: Checkpoint) -> None:
+        facts, tracker = saved.facts, self._tracker
+        self.updater.restore(saved.tensors)
+        tracker.steps, tracker.episodes = facts["global_step"], facts["episodes"]
+        tracker.returns.extend(facts["returns"])
+        tracker.lengths.extend(facts["lengths"])
+        self._earlier_s = facts["seconds"]
+
+    def _run(self, envs: ClusterEnv) -> Iterator[Update]:
+        try:
+            with Source(envs, self.config) as source:
+                yield from self._loop(envs, source)
+        except KeyboardInterrupt:
+            # It may have struck between two tensors of a gradient step. Every one of them is still a sound tensor.
+            self._interrupted = True
+            self.save()
+            raise
+
+    def _loop(self, envs: ClusterEnv, source: Source) -> Iterator[Update]:
+        began, done, count = time.perf_counter(), False, 0
+        while not done:
+            self._learn(envs, source)
+            self._seconds = self._earlier_s + time.perf_counter() - began
+            done, count = self._done(), count + 1
+            told = self._tell(envs) if done or count % self.config.record_every == 0 else None
+            if done or self._seconds - self._saved_at >= self.config.checkpoint_every_s:
+                self.save()
+            if told is not None:
+                yield told
+
+    def _learn(self, envs: ClusterEnv, source: Source) -> None:
+        """One update, with a new batch if there is one or if it takes one."""
+        config, tracker, updater = self.config, self._tracker, self.updater
+        left = max(0.0, 1.0 - tracker.steps / config.total_steps)
+        batch = None
+        if updater.needs_batch or source.ready:
+            waiting = time.perf_counter()
+            fresh = source.next()
+            tracker.take(fresh, time.perf_counter() - waiting)
+            batch = fresh.to(torch, config.device)
+        self._means.add(updater.update(batch, left, lambda: self.publish(envs)))
+
+    def _tell(self, envs: ClusterEnv) -> Update:
+        self._stats = envs.stats()
+        values = {**self._means.take(), **self._tracker.metrics(self._stats, self._seconds)}
+        self.recorder.record(values, global_step=self._tracker.steps, seconds=self._seconds)
+        return Update(self._tracker.steps, self._seconds, values)
+
+    def _done(self) -> bool:
+        target, tracker = self.config.target_return, self._tracker
+        if target is not None and len(tracker.returns) == WINDOW and tracker.mean_return >= target:
+            return True
+        return tracker.steps + self.config.batch_size > self.config.total_steps
+
+
+@contextlib.contextmanager
+def _closing(envs: ClusterEnv) -> Iterator[ClusterEnv]:
+    """Close the environments at the end. After an interrupt a rollout is pending, which is no news to anybody."""
+    try:
+        yield envs
+    except KeyboardInterrupt:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*Calling `close` while waiting", UserWarning)
+            envs.close()
+        raise
+    finally:
+        envs.close()

@@ -1,0 +1,99 @@
+"""What one batch does to a network: the part of a learner that knows no environments."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+
+from clusterenv.learners.common import checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor, nn
+
+    from clusterenv.env.batch import Batch
+    from clusterenv.learners.common.config import LearnerConfig
+
+Config = TypeVar("Config", bound="LearnerConfig")
+Net = TypeVar("Net", bound="nn.Module")
+
+
+class Updater(abc.ABC, Generic[Config, Net]):
+    """A network, its optimiser, and the rule by which they learn.
+
+    Args:
+        config: the settings.
+        network: fresh, with its first weights.
+        optimizer: of its parameters.
+    """
+
+    def __init__(self, config: Config, network: Net, optimizer: torch.optim.Optimizer) -> None:
+        self.config, self.network, self.optimizer = config, network, optimizer
+
+    @property
+    def acting(self) -> nn.Module:
+        """The policy that the workers shall act with."""
+        return self.network
+
+    @property
+    def needs_batch(self) -> bool:
+        """Whether it can only go on with a new batch; one that keeps old batches may be able to without."""
+        return True
+
+    @abc.abstractmethod
+    def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
+        """Learn, and return the metrics.
+
+        Args:
+            batch: a new one as tensors, on the learner's device; None if there is none and none is needed.
+            left: the share of the step budget that is left.
+            publish: to be called when `acting` has changed and the workers shall know.
+        """
+
+    def anneal(self, left: float) -> float:
+        """Set the learning rate for this share of the budget, and return by what it was multiplied."""
+        left = left if self.config.anneal else 1.0
+        for group in self.optimizer.param_groups:
+            group["lr"] = group.get("initial_lr", self.config.learning_rate) * left
+        return left
+
+    def weights(self) -> dict[str, Any]:
+        """The acting policy's weights as arrays, as they travel."""
+        return {name: tensor.detach().cpu().numpy() for name, tensor in self.acting.state_dict().items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a checkpoint needs."""
+        model = {f"model/{name}": tensor for name, tensor in self.network.state_dict().items()}
+        memory = {f"optimizer/{name}": tensor for name, tensor in checkpoint.optimizer_tensors(self.optimizer).items()}
+        return {**model, **memory}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `tensors` told."""
+        self.network.load_state_dict(under("model/", tensors))
+        checkpoint.restore_optimizer(self.optimizer, under("optimizer/", tensors))
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names begin like this, without that beginning.
+
+    Example:
+        >>> list(under("model/", {"model/weight": torch.zeros(1), "order": torch.zeros(1)}))
+        ['weight']
+    """
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def seeded(make: Callable[[], Net], seed: int) -> Net:
+    """A network whose first weights follow from the seed and from nothing else; nobody's global state is touched.
+
+    Example:
+        >>> layers = [seeded(lambda: torch.nn.Linear(2, 2), 5) for _ in range(2)]
+        >>> torch.equal(layers[0].weight, layers[1].weight)
+        True
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
