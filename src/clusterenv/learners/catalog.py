@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from clusterenv.errors import ConfigError, unknown
 from clusterenv.learners.common import presets
 from clusterenv.learners.common.settings import from_table
+from clusterenv.learners.impact.config import IMPACTConfig
+from clusterenv.learners.impala.config import IMPALAConfig
 from clusterenv.learners.ppo.config import PPOConfig
 
 if TYPE_CHECKING:
@@ -41,7 +43,12 @@ class Entry(NamedTuple):
 
 
 LEARNERS = {
-    entry.name: entry for entry in (Entry("ppo", "proximal policy optimisation", PPOConfig, ("ppo.learner", "PPO")),)
+    entry.name: entry
+    for entry in (
+        Entry("ppo", "proximal policy optimisation", PPOConfig, ("ppo.learner", "PPO")),
+        Entry("impala", "IMPALA: a stream of unrolls, corrected by V-trace", IMPALAConfig, ("impala.learner", "IMPALA")),
+        Entry("impact", "IMPACT: batches used again, with a target network", IMPACTConfig, ("impact.learner", "IMPACT")),
+    )
 }
 
 
