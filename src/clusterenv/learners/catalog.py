@@ -46,8 +46,12 @@ LEARNERS = {
     entry.name: entry
     for entry in (
         Entry("ppo", "proximal policy optimisation", PPOConfig, ("ppo.learner", "PPO")),
-        Entry("impala", "IMPALA: a stream of unrolls, corrected by V-trace", IMPALAConfig, ("impala.learner", "IMPALA")),
-        Entry("impact", "IMPACT: batches used again, with a target network", IMPACTConfig, ("impact.learner", "IMPACT")),
+        Entry(
+            "impala", "IMPALA: a stream of unrolls, corrected by V-trace", IMPALAConfig, ("impala.learner", "IMPALA")
+        ),
+        Entry(
+            "impact", "IMPACT: batches used again, with a target network", IMPACTConfig, ("impact.learner", "IMPACT")
+        ),
     )
 }
 
