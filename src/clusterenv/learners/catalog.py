@@ -9,6 +9,7 @@ from clusterenv.errors import ConfigError, unknown
 from clusterenv.learners.common import presets
 from clusterenv.learners.common.settings import from_table
 from clusterenv.learners.ppo.config import PPOConfig
+from clusterenv.learners.vmpo.config import VMPOConfig
 
 if TYPE_CHECKING:
     from clusterenv.learners.common.config import LearnerConfig, Mode
@@ -41,7 +42,11 @@ class Entry(NamedTuple):
 
 
 LEARNERS = {
-    entry.name: entry for entry in (Entry("ppo", "proximal policy optimisation", PPOConfig, ("ppo.learner", "PPO")),)
+    entry.name: entry
+    for entry in (
+        Entry("ppo", "proximal policy optimisation", PPOConfig, ("ppo.learner", "PPO")),
+        Entry("vmpo", "on-policy maximum a posteriori policy optimisation", VMPOConfig, ("vmpo.learner", "VMPO")),
+    )
 }
 
 

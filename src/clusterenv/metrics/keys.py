@@ -34,7 +34,7 @@ EPISODES = Metric("charts/episodes", "episodes", "Episodes finished since the ru
 SPS = Metric("charts/SPS", "steps/s", "Environment steps per second over the interval, all workers together.")
 LEARNING_RATE = Metric("charts/learning_rate", "1", "The optimiser's learning rate.")
 
-POLICY_LOSS = Metric("losses/policy_loss", "1", "The clipped objective with its sign turned, mean over minibatches.")
+POLICY_LOSS = Metric("losses/policy_loss", "1", "What the policy minimises, mean over gradient steps.")
 VALUE_LOSS = Metric("losses/value_loss", "reward^2", "Half the mean squared error of the critic.")
 ENTROPY = Metric("losses/entropy", "nats", "Mean entropy of the learner's action distribution.")
 APPROX_KL = Metric(
@@ -45,6 +45,15 @@ EXPLAINED_VARIANCE = Metric(
     "losses/explained_variance", "<= 1", "Share of the variance of the value targets that the critic explained."
 )
 GRAD_NORM = Metric("losses/grad_norm", "1", "Mean norm of the gradient before it was cut.")
+KL_SPREAD = Metric(
+    "losses/kl_spread", "nats", "V-MPO: KL of the spread of continuous actions; approx_kl is the mean's."
+)
+PSI_KL = Metric("losses/psi_kl", "nats", "V-MPO: how far the weights of the chosen transitions are from equal ones.")
+TEMPERATURE = Metric("losses/temperature", "advantage", "V-MPO: the temperature of these weights.")
+KL_MULTIPLIER = Metric("losses/kl_multiplier", "1", "V-MPO: the weight of the trust region.")
+KL_MULTIPLIER_SPREAD = Metric(
+    "losses/kl_multiplier_spread", "1", "V-MPO: the same, of the spread of continuous actions."
+)
 
 POLICY_LAG_MIN = Metric(
     "sync/policy_lag_min", "versions", "Smallest gap between the head's version and the acting one."
