@@ -47,7 +47,36 @@ class Lever(gymnasium.Env[Any, Any]):
         return np.eye(2, dtype=np.float32)[self.light]
 
 
+class Screen(gymnasium.Env[Any, Any]):
+    """A picture with a bright square that the action moves; episodes of 3 to 9 steps, every second one truncated."""
+
+    def __init__(self, size: int = 24) -> None:
+        self.observation_space = spaces.Box(0, 255, (2, size, size), np.uint8)
+        self.action_space = spaces.Discrete(3)
+        self.size, self.episode = size, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.episode += 1
+        self.left, self.at = int(self.np_random.integers(3, 10)), int(self.np_random.integers(self.size))
+        return self._picture(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.at = (self.at + int(action) - 1) % self.size
+        self.left -= 1
+        ends = self.left == 0
+        truncates = self.episode % 2 == 0
+        return self._picture(), float(self.at), ends and not truncates, ends and truncates, {}
+
+    def _picture(self) -> Any:
+        picture = self.np_random.integers(0, 100, (2, self.size, self.size), np.uint8)
+        picture[:, self.at :, : self.at + 1] = 255
+        return picture
+
+
 KINDS = ("discrete", "multi-discrete", "binary", "box")
 for _kind in KINDS:
     if f"test/Lever-{_kind}-v0" not in gymnasium.registry:
         gymnasium.register(f"test/Lever-{_kind}-v0", entry_point="tests.learners.envs:Lever", kwargs={"kind": _kind})
+if "test/Screen-v0" not in gymnasium.registry:
+    gymnasium.register("test/Screen-v0", entry_point="tests.learners.envs:Screen")

@@ -10,7 +10,6 @@ import torch
 from clusterenv.learners.ppo.loss import (
     Samples,
     drift,
-    explained_variance,
     loss,
     normalized,
     policy_loss,
@@ -69,14 +68,6 @@ def test_advantages_are_normalised_also_when_there_is_one() -> None:
     assert float(many.mean()) == pytest.approx(0, abs=1e-6)
     assert float(many.std(correction=0)) == pytest.approx(1, abs=1e-6)
     assert normalized(torch.tensor([5.0])).tolist() == [0]
-
-
-def test_explained_variance() -> None:
-    target = torch.tensor([1.0, 2.0, 3.0])
-    assert explained_variance(target + 5, target) == pytest.approx(1)
-    assert explained_variance(torch.zeros(3), target) == pytest.approx(0)
-    assert explained_variance(-target, target) == pytest.approx(-3)
-    assert math.isnan(explained_variance(target, torch.ones(3)))
 
 
 def test_the_parts_are_put_together_with_their_weights() -> None:

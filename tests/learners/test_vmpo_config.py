@@ -10,7 +10,7 @@ from clusterenv.learners.vmpo import VMPOConfig, preset
 
 
 def test_settings_survive_a_file() -> None:
-    config = VMPOConfig(top_share=0.25, popart=False, hidden=(8,), reward_clip=1.0)
+    config = VMPOConfig(top_share=0.25, popart=False, hidden=(8,), reward="clip")
     assert from_table(VMPOConfig, to_table(config)) == config
 
 

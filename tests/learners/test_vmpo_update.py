@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from clusterenv.learners.common import unrolls
 from clusterenv.learners.vmpo import VMPOConfig
 from clusterenv.learners.vmpo.update import VMPOUpdater
 from tests.learners.kit import N, T, batch
@@ -28,11 +29,13 @@ def learn(subject: VMPOUpdater, data: Any, left: float = 1.0) -> dict[str, float
 
 @torch.no_grad()
 def returns(subject: VMPOUpdater, data: Any) -> torch.Tensor:
-    return subject.returns(data, subject._told(data))
+    return subject.returns(data, unrolls.read(subject.network, data))
 
 
+@torch.no_grad()
 def values(subject: VMPOUpdater, data: Any) -> torch.Tensor:
-    return subject.network.value(data.obs.flatten(0, 1)).view(T + 1, N).detach()
+    _, value, _ = subject.network(data.obs.flatten(0, 1))
+    return torch.as_tensor(value).view(T + 1, N)
 
 
 def weights(module: torch.nn.Module) -> torch.Tensor:
@@ -55,14 +58,14 @@ def test_a_truncation_counts_on_its_own_last_observation_and_a_termination_on_no
     given: dict[str, Any] = {"final_obs": last, "final_at": (np.array([1]), np.array([0]))}
     subject = updater()
     cut, over = batch(truncated=ends, **given), batch(terminated=ends, **given)
-    final = subject.network.value(torch.from_numpy(last)).item()
+    final = subject.network(torch.from_numpy(last))[1].item()
     assert returns(subject, cut)[1, 0].item() == pytest.approx(cut.reward[1, 0].item() + GAMMA * final, rel=1e-5)
     assert returns(subject, over)[1, 0].item() == pytest.approx(over.reward[1, 0].item(), rel=1e-5)
 
 
 def test_rewards_are_cut_where_it_is_asked_for() -> None:
     given = np.array([[5.0, -5.0]] * T)
-    cut, same = updater(reward_clip=1.0), updater()
+    cut, same = updater(reward="clip"), updater()
     torch.testing.assert_close(returns(cut, batch(reward=given)), returns(same, batch(reward=given / 5)))
 
 
@@ -86,7 +89,7 @@ def test_the_worse_half_teaches_the_policy_nothing() -> None:
     for other in (0, 1):
         subject = updater(gamma=0.0, epsilon_kl=1e6, kl_multiplier=1e-8)
         learn(subject, batch(reward=np.array([[9.0, -9.0]] * T), action=np.array([[0, other]] * T)))
-        moved.append(weights(subject.network.actor))
+        moved.append(weights(subject.network.get_submodule("actor")))
     assert torch.equal(*moved)
 
 
@@ -145,7 +148,7 @@ def test_with_popart_the_size_of_the_rewards_changes_little() -> None:
         assert subject.head is not None
         torch.nn.init.zeros_(subject.head.weight)
         learn(subject, batch(reward=size * np.random.default_rng(1).normal(size=(T, N))))
-        moved.append(weights(subject.network.actor))
+        moved.append(weights(subject.network.get_submodule("actor")))
         assert subject.head.std.item() == pytest.approx(size, rel=0.5)
     torch.testing.assert_close(*moved, rtol=1e-3, atol=1e-5)
 

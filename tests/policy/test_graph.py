@@ -70,6 +70,20 @@ def test_a_module_may_use_our_names_for_its_weights() -> None:
     assert "obs.0" in as_policy(Odd(), BOX, THREE, runtime="onnx").weights()
 
 
+def test_a_weight_may_be_a_single_number() -> None:
+    class Scaled(agents.CleanRL):
+        scale: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+
+        def get_action_and_value(self, x: Any, action: Any = None) -> Any:
+            return (*super().get_action_and_value(x, action)[:3], self.critic(x) * self.scale.float())
+
+    assert as_policy(Scaled(), BOX, THREE, runtime="onnx").weights()["scale"].shape == ()
+
+
 @pytest.mark.parametrize("exporter", ["_by_tracing", "_by_export"])
 def test_either_exporter_does(exporter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = agents.CleanRL()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from clusterenv.errors import ConfigError, unknown
 from clusterenv.learners.common import presets
 from clusterenv.learners.common.settings import from_table
+from clusterenv.learners.impact.config import IMPACTConfig
+from clusterenv.learners.impala.config import IMPALAConfig
 from clusterenv.learners.ppo.config import PPOConfig
 from clusterenv.learners.vmpo.config import VMPOConfig
 
@@ -45,6 +47,12 @@ LEARNERS = {
     entry.name: entry
     for entry in (
         Entry("ppo", "proximal policy optimisation", PPOConfig, ("ppo.learner", "PPO")),
+        Entry(
+            "impala", "IMPALA: a stream of unrolls, corrected by V-trace", IMPALAConfig, ("impala.learner", "IMPALA")
+        ),
+        Entry(
+            "impact", "IMPACT: batches used again, with a target network", IMPACTConfig, ("impact.learner", "IMPACT")
+        ),
         Entry("vmpo", "on-policy maximum a posteriori policy optimisation", VMPOConfig, ("vmpo.learner", "VMPO")),
     )
 }

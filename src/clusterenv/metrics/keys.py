@@ -34,13 +34,22 @@ EPISODES = Metric("charts/episodes", "episodes", "Episodes finished since the ru
 SPS = Metric("charts/SPS", "steps/s", "Environment steps per second over the interval, all workers together.")
 LEARNING_RATE = Metric("charts/learning_rate", "1", "The optimiser's learning rate.")
 
-POLICY_LOSS = Metric("losses/policy_loss", "1", "What the policy minimises, mean over gradient steps.")
+POLICY_LOSS = Metric("losses/policy_loss", "1", "The policy's objective with its sign turned, mean over transitions.")
 VALUE_LOSS = Metric("losses/value_loss", "reward^2", "Half the mean squared error of the critic.")
 ENTROPY = Metric("losses/entropy", "nats", "Mean entropy of the learner's action distribution.")
 APPROX_KL = Metric(
     "losses/approx_kl", "nats", "Estimated KL from the policy that acted to the learner's, in the last epoch."
 )
 CLIPFRAC = Metric("losses/clipfrac", "0-1", "Share of transitions whose probability ratio lies outside the clip range.")
+LOG_RATIO = Metric(
+    "losses/abs_log_ratio", "nats", "Mean size of the log-ratio of the learner's policy to the one that acted."
+)
+RHO_CLIPPED = Metric(
+    "losses/rho_clipped", "0-1", "Share of transitions whose ratio of learner to actor is cut by V-trace."
+)
+TARGET_KL = Metric("losses/target_kl", "nats", "Mean KL from the target network's policy to the learner's.")
+REUSE = Metric("losses/reuse", "uses", "How often the batch had been learned from, with this time.")
+DROPPED = Metric("losses/dropped_uses", "uses", "Uses of batches that were left when a newer batch took their place.")
 EXPLAINED_VARIANCE = Metric(
     "losses/explained_variance", "<= 1", "Share of the variance of the value targets that the critic explained."
 )

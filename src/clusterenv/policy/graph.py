@@ -246,7 +246,8 @@ def _verify(spec: GraphSpec, actor: TorchActor, leaves: Sequence[Array], state: 
 
 
 def _moved(weight: Array) -> Array:
-    return (weight * 1.1 + 0.01).astype(weight.dtype) if weight.dtype.kind == "f" else weight
+    # `asarray`, because arithmetic makes a number of an array without dimensions.
+    return np.asarray(weight * 1.1 + 0.01, weight.dtype) if weight.dtype.kind == "f" else weight
 
 
 def _compare(what: str, found: Array, expected: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ from clusterenv.errors import ConfigError
 from clusterenv.learners.common.sync import SyncConfig
 
 Mode = Literal["lock step", "stream"]
+RewardTransform = Literal["none", "clip", "sign", "soft asymmetric", "optimistic asymmetric"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,8 @@ class LearnerConfig:
     """a longer gradient is cut to this"""
     normalize_observations: bool = False
     """normalise observations by their running mean and variance"""
-    hidden: tuple[int, ...] = (64, 64)
-    """sizes of the hidden layers"""
+    hidden: tuple[int, ...] | None = None
+    """sizes of the hidden layers; None for those that are usual"""
 
     record_every: int = 1
     """updates between two rows of metrics"""
@@ -90,7 +91,7 @@ class LearnerConfig:
             check(name, getattr(self, name), least=0)
         for name in ("learning_rate", "max_grad_norm", "checkpoint_every_s"):
             check(name, getattr(self, name), above=0)
-        if any(size < 1 for size in self.hidden):
+        if any(size < 1 for size in self.hidden or ()):
             raise ConfigError(f"hidden={self.hidden} must be sizes of at least 1, such as (64, 64).")
         self._check_batch()
 
@@ -124,20 +125,18 @@ class LearnerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class UnrollConfig(LearnerConfig):
-    """The settings of learners that take whole unrolls, so that their networks may have a memory and see images."""
+    """The settings of learners that take whole unrolls, so that their networks may have a memory."""
 
-    body: Literal["mlp", "shallow", "deep"] = "mlp"
-    """what looks at an observation: dense layers, or for images IMPALA's shallow or deep convolutional network"""
+    body: Literal["mlp", "shallow", "deep", "nature"] = "mlp"
+    """what looks at an observation: dense layers, or for images the small or the deep network of IMPALA, or DQN's"""
     lstm: int = 0
     """size of an LSTM behind it; 0 for none"""
-    reward_clip: float | None = None
-    """rewards beyond this, to either side, are cut for learning; returns are told as they are"""
+    reward: RewardTransform = "none"
+    """what the learner makes of rewards; returns are told as they are"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check("lstm", self.lstm, least=0)
-        if self.reward_clip is not None:
-            check("reward_clip", self.reward_clip, above=0)
 
 
 def check(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
 
 from clusterenv.errors import ConfigError, unknown
+from clusterenv.learners.common.config import RewardTransform
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-RewardTransform = Literal["none", "clip", "sign", "soft asymmetric", "optimistic asymmetric"]
 
 
 def transform(reward: Tensor, kind: RewardTransform = "none") -> Tensor:

@@ -209,9 +209,10 @@ class Means:
         self._values: dict[str, list[float]] = {}
 
     def add(self, values: Mapping[str, float]) -> None:
-        """Keep these."""
+        """Keep these; what is not a number is not known."""
         for name, value in values.items():
-            self._values.setdefault(name, []).append(value)
+            if not math.isnan(value):
+                self._values.setdefault(name, []).append(value)
 
     def take(self) -> dict[str, float]:
         """The mean of each since the last call."""

@@ -27,3 +27,15 @@ def each(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
 def rows(tree: Any) -> Any:
     """Time and slots in one axis: [T, N, ...] -> [T * N, ...]."""
     return each(lambda array: array.flatten(0, 1), tree)
+
+
+def length(tree: Any) -> int:
+    """How many rows the arrays of a tree have.
+
+    Example:
+        >>> length({"a": [1, 2, 3], "b": ([4, 5, 6],)})
+        3
+    """
+    while isinstance(tree, (dict, tuple)):
+        tree = next(iter(tree.values() if isinstance(tree, dict) else tree))
+    return len(tree)

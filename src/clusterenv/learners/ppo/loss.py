@@ -89,12 +89,6 @@ def normalized(advantage: Tensor) -> Tensor:
     return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
 
 
-def explained_variance(value: Tensor, target: Tensor) -> float:
-    """Share of the variance of the targets that the values explain; 1 is perfect, below 0 worse than a constant."""
-    spread = target.var(correction=0)
-    return float("nan") if spread == 0 else float(1.0 - (target - value).var(correction=0) / spread)
-
-
 def loss(
     samples: Samples,
     logp: Tensor,

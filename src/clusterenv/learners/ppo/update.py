@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from clusterenv.learners.common import gae, torch_distributions, trees
+from clusterenv.learners.common.drift import explained_variance
 from clusterenv.learners.common.networks import ActorCritic
 from clusterenv.learners.common.updater import Updater, seeded
 from clusterenv.learners.ppo.config import PPOConfig
-from clusterenv.learners.ppo.loss import Samples, explained_variance, loss
+from clusterenv.learners.ppo.loss import Samples, loss
 from clusterenv.metrics import keys
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
     def __init__(self, config: PPOConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = seeded(
             lambda: ActorCritic(
-                observation_space, action_space, hidden=config.hidden, normalize=config.normalize_observations
+                observation_space, action_space, hidden=config.hidden or (64, 64), normalize=config.normalize_observations
             ),
             config.seed,
         ).to(config.device)
@@ -105,7 +105,7 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
 
     def _losses(self, rounds: torch.Tensor, explained: float) -> dict[str, float]:
         mean, last = rounds.mean(0).tolist(), rounds[-1].tolist()
-        values = {
+        return {
             keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
             keys.POLICY_LOSS.name: mean[0],
             keys.VALUE_LOSS.name: mean[1],
@@ -115,7 +115,6 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
             keys.GRAD_NORM.name: mean[5],
             keys.EXPLAINED_VARIANCE.name: explained,
         }
-        return {name: value for name, value in values.items() if not math.isnan(value)}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything that a checkpoint needs; the order of the samples is part of it."""

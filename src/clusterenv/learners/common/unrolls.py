@@ -1,0 +1,94 @@
+"""What learners on whole unrolls share: the network of the settings, and what it says about a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from clusterenv.learners.common import gae, torch_distributions, trees
+from clusterenv.learners.common.networks import make_network
+from clusterenv.learners.common.rewards import transform
+from clusterenv.learners.common.updater import seeded
+from clusterenv.learners.common.vtrace import vtrace
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+    from torch import Tensor
+
+    from clusterenv.env.batch import Batch
+    from clusterenv.learners.common.config import UnrollConfig
+    from clusterenv.learners.common.networks import Network
+    from clusterenv.learners.common.vtrace import VTrace
+
+
+class Said(NamedTuple):
+    """What a network says about a batch of T steps of N slots.
+
+    Attributes:
+        params: [T, N, P], of the distribution of actions.
+        logp: [T, N], of the actions that were taken.
+        value: [T, N], of the observations before each step.
+        next_value: [T, N], what each step may count on after it; a constant.
+    """
+
+    params: Tensor
+    logp: Tensor
+    value: Tensor
+    next_value: Tensor
+
+
+def network_for(config: UnrollConfig, observation_space: Space[Any], action_space: Space[Any]) -> Network:
+    """The network that the settings describe, with its first weights, on the learner's device."""
+    return seeded(
+        lambda: make_network(
+            observation_space,
+            action_space,
+            body=config.body,
+            hidden=config.hidden,
+            lstm=config.lstm,
+            normalize=config.normalize_observations,
+        ),
+        config.seed,
+    ).to(config.device)
+
+
+def read(network: Network, batch: Batch) -> Said:
+    """Let a network look at a batch."""
+    told = network.unroll(batch.obs, batch.state, batch.first, batch.final_obs, batch.final_at)
+    params = told.params[:-1]
+    # The last value is only counted on, never learned.
+    next_value = gae.next_values(
+        told.value.detach(), batch.terminated, batch.truncated, told.final_value, batch.final_at
+    )
+    logp = torch_distributions.log_prob(network.distribution, params, batch.action)
+    return Said(params, logp, told.value[:-1], next_value)
+
+
+def corrected(
+    config: UnrollConfig, batch: Batch, said: Said, log_ratio: Tensor, *, lam: float, rho_bar: float = 1.0, c_bar: float = 1.0
+) -> VTrace:
+    """V-trace of a batch, with the rewards that the learner is to see."""
+    return vtrace(
+        log_ratio=log_ratio,
+        reward=transform(batch.reward, config.reward),
+        value=said.value.detach(),
+        next_value=said.next_value,
+        ended=batch.terminated | batch.truncated,
+        gamma=config.gamma,
+        rho_bar=rho_bar,
+        c_bar=c_bar,
+        pg_rho_bar=rho_bar,
+        lam=lam,
+    )
+
+
+def learn_scale(network: Network, batch: Batch) -> None:
+    """Take the observations of a batch into the network's running mean and variance, if it has one."""
+    network.learn_scale(trees.rows(trees.each(lambda array: array[:-1], batch.obs)))
+
+
+def clip_gradients(network: Network, largest: float) -> Tensor:
+    """Cut the gradient of each part that shares nothing with the others; returns the norm of them all before."""
+    norms = [torch.nn.utils.clip_grad_norm_(part, largest) for part in network.parts()]
+    return torch.stack(norms).norm()

@@ -1,0 +1,127 @@
+"""One update of IMPACT: one gradient step on a batch that may have been used before. It knows no environments."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from clusterenv.learners.common import divergence, torch_distributions, unrolls
+from clusterenv.learners.common.drift import drift_metrics, explained_variance
+from clusterenv.learners.common.networks import Network
+from clusterenv.learners.common.updater import Updater, under
+from clusterenv.learners.impact.buffer import CircularBuffer
+from clusterenv.learners.impact.config import IMPACTConfig
+from clusterenv.learners.impact.loss import ratio, steer, surrogate
+from clusterenv.metrics import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gymnasium import Space
+    from torch import Tensor
+
+    from clusterenv.env.batch import Batch
+    from clusterenv.learners.common.unrolls import Said
+
+
+class Anchor(NamedTuple):
+    """The policy that the learner must not move far from, on a batch. Constants.
+
+    Attributes:
+        params: [T, N, P].
+        logp: [T, N], of the actions that were taken.
+        log_ratio: [T, N], for V-trace: of the policy whose value is learned to the one that acted.
+    """
+
+    params: Tensor
+    logp: Tensor
+    log_ratio: Tensor
+
+
+class IMPACTUpdater(Updater[IMPACTConfig, Network]):
+    """The network, its target, Adam, the buffer, and what one batch does to them."""
+
+    def __init__(self, config: IMPACTConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        network = unrolls.network_for(config, observation_space, action_space)
+        super().__init__(config, network, torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5))
+        self.target = copy.deepcopy(network).requires_grad_(False)
+        self.buffer: CircularBuffer[Batch] = CircularBuffer(config.buffer_batches, config.uses)
+        self._source = torch.Generator().manual_seed(config.seed)
+        self._updates, self._kl_coef = 0, config.kl_coef
+
+    @property
+    def needs_batch(self) -> bool:
+        """Only when every batch has been used as often as it may."""
+        return len(self.buffer) == 0
+
+    def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
+        """Keep a new batch, learn from any of those that are kept, and return the losses."""
+        left = self.anneal(left)
+        if batch is not None:
+            self.buffer.add(batch)
+        kept = self.buffer.take(self._source)
+        told = self._gradient_step(kept.item, left)
+        self._updates += 1
+        if self.config.target_every and self._updates % self.config.target_every == 0:
+            self.target.load_state_dict(self.network.state_dict())
+        if self._updates % self.config.publish_every == 0:
+            publish()
+        return {
+            keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
+            keys.REUSE.name: kept.uses,
+            keys.DROPPED.name: self.buffer.dropped_uses,
+            **told,
+        }
+
+    def _gradient_step(self, batch: Batch, left: float) -> dict[str, float]:
+        config, network = self.config, self.network
+        said = unrolls.read(network, batch)
+        anchor = self._anchor(batch, said)
+        aim = unrolls.corrected(config, batch, said, anchor.log_ratio, lam=config.vtrace_lambda)
+        advantage = aim.advantage
+        if config.normalize_advantage:
+            advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
+        moved = ratio(said.logp, batch.logp, anchor.logp, config.rho)
+        policy = -surrogate(moved, advantage, config.clip).mean()
+        critic = 0.5 * (said.value - aim.target).square().mean()
+        bonus = torch_distributions.entropy(network.distribution, said.params).mean()
+        apart = divergence.kl(network.distribution, anchor.params, said.params).mean()
+        total = policy + config.value_coef * critic - config.entropy_coef * left * bonus + self._kl_coef * apart
+        self.optimizer.zero_grad()
+        total.backward()  # type: ignore[no-untyped-call]
+        norm = unrolls.clip_gradients(network, config.max_grad_norm)
+        self.optimizer.step()
+        unrolls.learn_scale(network, batch)
+        self._kl_coef = steer(self._kl_coef, apart.item(), config.kl_target)
+        return {
+            keys.POLICY_LOSS.name: policy.item(),
+            keys.VALUE_LOSS.name: critic.item(),
+            keys.ENTROPY.name: bonus.item(),
+            keys.TARGET_KL.name: apart.item(),
+            keys.CLIPFRAC.name: ((moved.detach() - 1.0).abs() > config.clip).float().mean().item(),
+            keys.GRAD_NORM.name: norm.item(),
+            keys.EXPLAINED_VARIANCE.name: explained_variance(said.value.detach(), aim.target),
+            **drift_metrics(said.logp.detach() - batch.logp, 1.0),
+        }
+
+    @torch.no_grad()
+    def _anchor(self, batch: Batch, said: Said) -> Anchor:
+        if not self.config.target_every:
+            return Anchor(batch.params, batch.logp, said.logp.detach() - batch.logp)
+        target = unrolls.read(self.target, batch)
+        return Anchor(target.params, target.logp, target.logp - batch.logp)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a checkpoint needs. The batches that are kept are not part of it."""
+        target = {f"target/{name}": tensor for name, tensor in self.target.state_dict().items()}
+        counters = torch.tensor([self._updates, self._kl_coef], dtype=torch.float64)
+        return {**super().tensors(), **target, "source": self._source.get_state(), "counters": counters}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `tensors` told."""
+        super().restore(tensors)
+        self.target.load_state_dict(under("target/", tensors))
+        self._source.set_state(tensors["source"])
+        self._updates, self._kl_coef = int(tensors["counters"][0]), float(tensors["counters"][1])

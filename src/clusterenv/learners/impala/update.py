@@ -1,0 +1,82 @@
+"""One update of IMPALA: one gradient step on a batch of unrolls. It knows no environments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clusterenv.learners.common import torch_distributions, unrolls
+from clusterenv.learners.common.drift import drift_metrics, explained_variance
+from clusterenv.learners.common.networks import Network
+from clusterenv.learners.common.rmsprop import TensorFlowRMSprop
+from clusterenv.learners.common.updater import Updater
+from clusterenv.learners.impala.config import IMPALAConfig
+from clusterenv.learners.impala.loss import loss
+from clusterenv.metrics import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gymnasium import Space
+
+    from clusterenv.env.batch import Batch
+
+
+class IMPALAUpdater(Updater[IMPALAConfig, Network]):
+    """The network, its optimiser, and what one batch does to them."""
+
+    def __init__(self, config: IMPALAConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        network = unrolls.network_for(config, observation_space, action_space)
+        super().__init__(config, network, _optimizer(config, network))
+        self._updates = 0
+
+    def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
+        """Learn from a batch, and return the losses."""
+        if batch is None:
+            raise ValueError("IMPALA uses every batch once, so each update needs a new one.")
+        config, network, left = self.config, self.network, self.anneal(left)
+        said = unrolls.read(network, batch)
+        log_ratio = said.logp.detach() - batch.logp
+        weighed = log_ratio if config.correction == "v-trace" else torch.zeros_like(log_ratio)
+        aim = unrolls.corrected(
+            config, batch, said, weighed, lam=config.vtrace_lambda, rho_bar=config.rho_bar, c_bar=config.c_bar
+        )
+        told = loss(
+            said.logp,
+            torch_distributions.entropy(network.distribution, said.params),
+            said.value,
+            target=aim.target,
+            advantage=aim.advantage,
+            value_coef=config.value_coef,
+            entropy_coef=config.entropy_coef * left,
+            reduction=config.reduction,
+        )
+        self.optimizer.zero_grad()
+        told.total.backward()  # type: ignore[no-untyped-call]
+        norm = unrolls.clip_gradients(network, config.max_grad_norm)
+        self.optimizer.step()
+        unrolls.learn_scale(network, batch)
+        self._updates += 1
+        if self._updates % config.publish_every == 0:
+            publish()
+        share = 1.0 / batch.steps if config.reduction == "sum" else 1.0
+        return {
+            keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
+            keys.POLICY_LOSS.name: told.policy.item() * share,
+            keys.VALUE_LOSS.name: told.value.item() * share,
+            keys.ENTROPY.name: told.entropy.item() * share,
+            keys.GRAD_NORM.name: norm.item(),
+            **drift_metrics(log_ratio, config.rho_bar),
+            keys.EXPLAINED_VARIANCE.name: explained_variance(said.value.detach(), aim.target),
+        }
+
+
+def _optimizer(config: IMPALAConfig, network: Network) -> torch.optim.Optimizer:
+    settings: dict[str, Any] = {"lr": config.learning_rate}
+    if config.optimizer == "adam":
+        return torch.optim.Adam(network.parameters(), eps=1e-5, **settings)
+    settings |= {"alpha": config.rmsprop_alpha, "eps": config.rmsprop_eps}
+    if config.optimizer == "rmsprop":
+        return torch.optim.RMSprop(network.parameters(), **settings)
+    return TensorFlowRMSprop(network.parameters(), **settings)
