@@ -9,9 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.common.popart import PopArtHead
+from clusterenv.learners.common.popart import PopArtHead, install
 from tests.learners.kit import Source, tensor, vectors
 
 TOLD = vectors("popart_multitask")
@@ -22,8 +23,8 @@ def head(beta: float) -> PopArtHead:
     """The head of the numbers worked out beforehand, in float64."""
     made = PopArtHead(2, 3, beta=beta, scale=(TOLD["scale_lower_bound"], TOLD["scale_upper_bound"])).double()
     with torch.no_grad():
-        made.linear.weight.copy_(tensor(TOLD["W"]).T)
-        made.linear.bias.copy_(tensor(TOLD["b"]))
+        made.weight.copy_(tensor(TOLD["W"]).T)
+        made.bias.copy_(tensor(TOLD["b"]))
         made.mean.copy_(tensor(TOLD["mu"]))
         made.var.copy_(tensor(TOLD["nu"]) - tensor(TOLD["mu"]).square())
     return made
@@ -49,8 +50,8 @@ def test_agrees_with_numbers_worked_out_beforehand(name: str) -> None:
     same(subject.mean, expected["mu_new"])
     same(subject.var + subject.mean.square(), expected["nu_new"])
     same(subject.std, expected["sigma_new"])
-    same(subject.linear.weight.T, expected["W_new"])
-    same(subject.linear.bias, expected["b_new"])
+    same(subject.weight.T, expected["W_new"])
+    same(subject.bias, expected["b_new"])
     same(own(subject.normalized(FEATURES)), expected["v_norm_after"])
     same(own(subject(FEATURES)), expected["v_unnorm_after"])
     target = subject.normalize(RETURNS, TASK)
@@ -106,12 +107,27 @@ def test_one_task_needs_no_index_and_float32_stays_float32() -> None:
 
 def test_statistics_are_part_of_the_state_and_no_gradient_reaches_them() -> None:
     subject = PopArtHead(2)
-    assert set(subject.state_dict()) == {"linear.weight", "linear.bias", "mean", "var"}
+    assert set(subject.state_dict()) == {"weight", "bias", "mean", "var"}
     assert subject.state_dict()["mean"].dtype == torch.float64
-    assert {name for name, _ in subject.named_parameters()} == {"linear.weight", "linear.bias"}
+    assert {name for name, _ in subject.named_parameters()} == {"weight", "bias"}
 
 
 @pytest.mark.parametrize("wrong", [{"beta": 0.0}, {"beta": 2.0}, {"scale": (0.0, 1.0)}, {"scale": (2.0, 1.0)}])
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         PopArtHead(2, **wrong)
+
+
+@pytest.mark.parametrize("critic", [nn.Linear(3, 1), nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))])
+def test_a_critic_with_popart_says_what_it_said(critic: nn.Module) -> None:
+    features = torch.randn(5, 3)
+    changed, head = install(critic, beta=0.5)
+    torch.testing.assert_close(changed(features), critic(features))
+    head.learn(torch.tensor([-30.0, 10.0]))
+    torch.testing.assert_close(changed(features), critic(features), atol=1e-5, rtol=1e-5)
+    assert head.mean.dtype == torch.float64
+
+
+def test_a_critic_that_does_not_end_with_a_linear_layer_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ends with Tanh"):
+        install(nn.Sequential(nn.Linear(3, 1), nn.Tanh()), beta=0.5)

@@ -11,6 +11,7 @@ from clusterenv.learners.common.settings import from_table
 from clusterenv.learners.impact.config import IMPACTConfig
 from clusterenv.learners.impala.config import IMPALAConfig
 from clusterenv.learners.ppo.config import PPOConfig
+from clusterenv.learners.vmpo.config import VMPOConfig
 
 if TYPE_CHECKING:
     from clusterenv.learners.common.config import LearnerConfig, Mode
@@ -52,6 +53,7 @@ LEARNERS = {
         Entry(
             "impact", "IMPACT: batches used again, with a target network", IMPACTConfig, ("impact.learner", "IMPACT")
         ),
+        Entry("vmpo", "on-policy maximum a posteriori policy optimisation", VMPOConfig, ("vmpo.learner", "VMPO")),
     )
 }
 

@@ -54,6 +54,15 @@ EXPLAINED_VARIANCE = Metric(
     "losses/explained_variance", "<= 1", "Share of the variance of the value targets that the critic explained."
 )
 GRAD_NORM = Metric("losses/grad_norm", "1", "Mean norm of the gradient before it was cut.")
+KL_SPREAD = Metric(
+    "losses/kl_spread", "nats", "V-MPO: KL of the spread of continuous actions; approx_kl is the mean's."
+)
+PSI_KL = Metric("losses/psi_kl", "nats", "V-MPO: how far the weights of the chosen transitions are from equal ones.")
+TEMPERATURE = Metric("losses/temperature", "advantage", "V-MPO: the temperature of these weights.")
+KL_MULTIPLIER = Metric("losses/kl_multiplier", "1", "V-MPO: the weight of the trust region.")
+KL_MULTIPLIER_SPREAD = Metric(
+    "losses/kl_multiplier_spread", "1", "V-MPO: the same, of the spread of continuous actions."
+)
 
 POLICY_LAG_MIN = Metric(
     "sync/policy_lag_min", "versions", "Smallest gap between the head's version and the acting one."

@@ -7,27 +7,22 @@ is (POP).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from clusterenv.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-
-class PopArtHead(nn.Module):
+class PopArtHead(nn.Linear):
     """The last layer of a critic, with one output for each task.
 
-    The statistics are buffers in float64, so they travel and are saved with the weights, and no encoding rounds them.
+    Weight and bias are those of the values on the scale that is learned. The statistics are buffers in float64, so they
+    travel and are saved with the weights, and no encoding rounds them.
 
     Args:
         inputs: features.
         tasks: of which each has an output and statistics of its own.
-        beta: how far the statistics move towards those of a batch. For short runs 1e-2 or more; 3e-4 and less need
-            thousands of batches.
+        beta: how far the statistics move towards those of a batch. Short runs need 1e-2 or more.
         scale: smallest and largest deviation.
 
     Example:
@@ -45,13 +40,12 @@ class PopArtHead(nn.Module):
     def __init__(
         self, inputs: int, tasks: int = 1, *, beta: float = 1e-2, scale: tuple[float, float] = (1e-2, 1e6)
     ) -> None:
-        super().__init__()
+        super().__init__(inputs, tasks)
         if not 0 < beta <= 1:
             raise ConfigError(f"beta={beta!r} must be more than 0 and at most 1.")
         if not 0 < scale[0] <= scale[1]:
             raise ConfigError(f"scale={scale!r} must be two deviations above 0, the smaller one first.")
         self.beta, self.scale = beta, scale
-        self.linear = nn.Linear(inputs, tasks)
         self.register_buffer("mean", torch.zeros(tasks, dtype=torch.float64))
         self.register_buffer("var", torch.ones(tasks, dtype=torch.float64))
 
@@ -62,18 +56,17 @@ class PopArtHead(nn.Module):
         return self.var.clamp(smallest**2, largest**2).sqrt()
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features [n, inputs] -> values in the units of the rewards, [n, tasks]."""
+        """Features [..., inputs] -> values in the units of the rewards, [..., tasks]."""
         normalized = self.normalized(features)
         return (normalized * self.std + self.mean).to(normalized.dtype)
 
     def normalized(self, features: Tensor) -> Tensor:
-        """Features [n, inputs] -> values on the scale that is learned, [n, tasks]."""
-        values: Tensor = self.linear(features)
-        return values
+        """Features [..., inputs] -> values on the scale that is learned, [..., tasks]."""
+        return super().forward(features)
 
     def normalize(self, returns: Tensor, task: Tensor | None = None) -> Tensor:
         """Returns [n] of tasks [n] (of the first one, if not given) on the scale that is learned, [n]."""
-        index = _index(task)
+        index = [0] if task is None else task
         return ((returns - self.mean[index]) / self.std[index]).to(returns.dtype)
 
     @torch.no_grad()
@@ -91,10 +84,27 @@ class PopArtHead(nn.Module):
             self.var[present] += self.beta * (var - self.var[present] + (1 - self.beta) * delta.square())
             self.mean[present] += self.beta * delta
         ratio = old_std / self.std  # [tasks]
-        shift = (old_mean - self.mean) / self.std
-        self.linear.weight.copy_(self.linear.weight * ratio.unsqueeze(1))
-        self.linear.bias.copy_(self.linear.bias * ratio + shift)
+        self.weight.copy_(self.weight * ratio.unsqueeze(1))
+        self.bias.copy_(self.bias * ratio + (old_mean - self.mean) / self.std)
 
 
-def _index(task: Tensor | None) -> Tensor | Sequence[int]:
-    return [0] if task is None else task
+def install(critic: nn.Module, *, beta: float) -> tuple[nn.Module, PopArtHead]:
+    """The same critic with PopArt in its last layer, and that layer. What it says stays as it is.
+
+    Args:
+        critic: a linear layer, or a sequence that ends with one.
+        beta: of `PopArtHead`.
+
+    Example:
+        >>> critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        >>> features, (changed, head) = torch.ones(1, 4), install(critic, beta=0.1)
+        >>> torch.equal(changed(features), critic(features)), head.std.item()
+        (True, 1.0)
+    """
+    layers = list(critic) if isinstance(critic, nn.Sequential) else [critic]
+    last = layers.pop()
+    if not isinstance(last, nn.Linear):
+        raise ConfigError(f"PopArt takes the place of a linear layer, but the critic ends with {last}.")
+    head = PopArtHead(last.in_features, last.out_features, beta=beta).to(last.weight.device)
+    head.load_state_dict({**head.state_dict(), **last.state_dict()})
+    return nn.Sequential(*layers, head) if layers else head, head

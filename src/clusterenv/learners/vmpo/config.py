@@ -1,0 +1,69 @@
+"""The settings of V-MPO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clusterenv.learners.common.config import UnrollConfig, check
+
+
+@dataclass(frozen=True, kw_only=True)
+class VMPOConfig(UnrollConfig):
+    """Train an agent with on-policy maximum a posteriori policy optimisation.
+
+    Example:
+        >>> VMPOConfig(env_id="CartPole-v1").batch_size
+        512
+    """
+
+    # Every batch should come from the policy of the last generation. A trust region lets one generation move by about
+    # `epsilon_kl`; a worker that misses one of a tenth of that acts as good as on-policy.
+    aps_threshold: ClassVar[float] = 0.001
+
+    num_envs: int = 16
+    """number of environments (slots)"""
+    rollout_steps: int = 32
+    """steps of each environment in a batch; returns reach to the end of it"""
+    total_steps: int = 400_000
+    """step budget, over all environments"""
+    anneal: bool = False
+    """let the learning rates and the entropy bonus fall to zero over the step budget"""
+    entropy_coef: float = 0.0
+    """weight of an entropy bonus; V-MPO has none of its own"""
+    value_coef: float = 1.0
+    """weight of the value loss"""
+    max_grad_norm: float = 10.0
+    """a longer gradient is cut to this"""
+
+    target_period: int = 10
+    """updates between two generations of the policy that acts; with 1 the trust region never acts"""
+    top_share: float = 0.5
+    """share of the transitions, those with the largest advantages, that the policy learns from"""
+    epsilon_temperature: float = 0.02
+    """how far the weights of these may be from equal ones, in nats; it sets the temperature"""
+    epsilon_kl: float = 0.01
+    """how far the policy may move from the one that acted, in nats; for continuous actions, its mean"""
+    epsilon_spread: float = 1e-4
+    """the same for the spread of continuous actions: small, or the policy stops exploring"""
+    temperature: float = 1.0
+    """at the start"""
+    kl_multiplier: float = 1.0
+    """weight of the trust region at the start"""
+    multiplier_rate: float = 1e-2
+    """learning rate of the temperature and the multipliers; the published 1e-4 takes tens of thousands of updates"""
+    popart: bool = True
+    """normalise the value's targets by their running mean and deviation (PopArt), and the advantages by the latter"""
+    popart_rate: float = 0.05
+    """how far these move at every batch"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("target_period", self.target_period, least=1)
+        check("top_share", self.top_share, above=0, most=1)
+        check("popart_rate", self.popart_rate, above=0, most=1)
+        for name in (
+            *("epsilon_temperature", "epsilon_kl", "epsilon_spread"),
+            *("temperature", "kl_multiplier", "multiplier_rate"),
+        ):
+            check(name, getattr(self, name), above=0)

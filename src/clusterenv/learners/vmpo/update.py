@@ -1,0 +1,164 @@
+"""One update of V-MPO: from a batch to a better network. It knows no environments."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from clusterenv.learners.common import popart, torch_distributions, unrolls
+from clusterenv.learners.common.drift import explained_variance
+from clusterenv.learners.common.networks import Network
+from clusterenv.learners.common.returns import returns_to_end
+from clusterenv.learners.common.rewards import transform
+from clusterenv.learners.common.updater import Updater, under
+from clusterenv.learners.vmpo.config import VMPOConfig
+from clusterenv.learners.vmpo.loss import divergences, e_step, policy_loss, trust_region_loss
+from clusterenv.metrics import keys
+from clusterenv.policy.distributions import DiagGaussian
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gymnasium import Space
+
+    from clusterenv.env.batch import Batch
+    from clusterenv.learners.common.unrolls import Said
+
+# Below this a temperature or a multiplier would never come back.
+_LEAST = 1e-8
+
+
+class Multipliers(nn.Module):
+    """What is learned beside the network: the temperature of the E-step, and a multiplier for each trust region.
+
+    Args:
+        config: where they start.
+        regions: one, or for Gaussians two, the mean's and the spread's.
+    """
+
+    def __init__(self, config: VMPOConfig, regions: int) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(config.temperature))
+        self.kl = nn.Parameter(torch.full((regions,), config.kl_multiplier))
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Keep them above 0, wherever a gradient step has taken them."""
+        for parameter in self.parameters():
+            parameter.clamp_(min=_LEAST)
+
+
+class VMPOUpdater(Updater[VMPOConfig, Network]):
+    """The network that learns, the one that acts, and what one batch does to them.
+
+    The acting policy, the target network, is a copy of the learning one that is renewed every `target_period` updates.
+    """
+
+    def __init__(self, config: VMPOConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        network = unrolls.network_for(config, observation_space, action_space)
+        self.head: popart.PopArtHead | None = None
+        if config.popart:
+            network.critic, self.head = popart.install(network.get_submodule("critic"), beta=config.popart_rate)
+        gaussian = isinstance(network.distribution, DiagGaussian)
+        self.multipliers = Multipliers(config, 2 if gaussian else 1).to(config.device)
+        super().__init__(config, network, _optimizer(config, network, self.multipliers))
+        epsilons = [config.epsilon_kl, config.epsilon_spread] if gaussian else [config.epsilon_kl]
+        self._epsilon = torch.tensor(epsilons, device=config.device)
+        self.target = copy.deepcopy(network).requires_grad_(False)
+        self._updates = 0
+
+    @property
+    def acting(self) -> nn.Module:
+        """The target network."""
+        return self.target
+
+    def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
+        """Learn from a batch, and return the losses."""
+        if batch is None:
+            raise ValueError("V-MPO uses every batch once, so each update needs a new one.")
+        left = self.anneal(left)
+        said = unrolls.read(self.network, batch)
+        returns = self.returns(batch, said)
+        if self.head is not None:
+            self.head.learn(returns.flatten())
+            said = unrolls.read(self.network, batch)  # the same values, by the rescaled head
+        measured = self._gradient_step(batch, said, returns, left)
+        unrolls.learn_scale(self.network, batch)
+        self._updates += 1
+        if self._updates % self.config.target_period == 0:
+            self.target.load_state_dict(self.network.state_dict())
+            publish()
+        return measured
+
+    @torch.no_grad()
+    def returns(self, batch: Batch, said: Said) -> Tensor:
+        """The return of each step to the end of the fragment or of its episode, by the newest critic, [T, N]."""
+        reward, ended = transform(batch.reward, self.config.reward), batch.terminated | batch.truncated
+        return returns_to_end(reward, said.next_value, ended, gamma=self.config.gamma)
+
+    def _gradient_step(self, batch: Batch, said: Said, returns: Tensor, left: float) -> dict[str, float]:
+        config, network, multipliers = self.config, self.network, self.multipliers
+        scale = 1.0 if self.head is None else self.head.std.float()
+        error = ((returns - said.value) / scale).flatten()  # [T * N]
+        step = e_step(
+            error.detach(), multipliers.temperature, epsilon=config.epsilon_temperature, share=config.top_share
+        )
+        # The parameters that came with the batch are those of the policy that acted, whichever version that was.
+        moved = divergences(network.distribution, batch.params.flatten(0, 1), said.params.flatten(0, 1))
+        policy = policy_loss(step.psi, said.logp.flatten())
+        critic = 0.5 * error.square().mean()
+        entropy = torch_distributions.entropy(network.distribution, said.params).mean()
+        total = policy + config.value_coef * critic - config.entropy_coef * left * entropy + step.temperature_loss
+        total = total + trust_region_loss(moved, multipliers.kl, epsilon=self._epsilon)
+        self.optimizer.zero_grad()
+        total.backward()  # type: ignore[no-untyped-call]
+        norm = unrolls.clip_gradients(network, config.max_grad_norm)
+        self.optimizer.step()
+        multipliers.project()
+        return {
+            keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
+            keys.POLICY_LOSS.name: policy.item(),
+            keys.VALUE_LOSS.name: critic.item(),
+            keys.ENTROPY.name: entropy.item(),
+            keys.GRAD_NORM.name: norm.item(),
+            keys.PSI_KL.name: step.psi_kl.item(),
+            keys.EXPLAINED_VARIANCE.name: explained_variance(said.value.detach(), returns),
+            **self._region_metrics(moved.detach().mean(1)),
+        }
+
+    def _region_metrics(self, moved: Tensor) -> dict[str, float]:
+        """How far the policy has moved, [C], and what is learned beside it."""
+        multipliers = self.multipliers.kl.tolist()
+        values = {
+            keys.APPROX_KL.name: moved[0].item(),
+            keys.KL_MULTIPLIER.name: multipliers[0],
+            keys.TEMPERATURE.name: self.multipliers.temperature.item(),
+        }
+        if len(multipliers) == 1:
+            return values
+        return {**values, keys.KL_SPREAD.name: moved[1].item(), keys.KL_MULTIPLIER_SPREAD.name: multipliers[1]}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a checkpoint needs."""
+        beside = {"target/": self.target.state_dict(), "multipliers/": self.multipliers.state_dict()}
+        named = {prefix + name: tensor for prefix, state in beside.items() for name, tensor in state.items()}
+        return {**super().tensors(), **named, "updates": torch.tensor(self._updates)}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `tensors` told."""
+        super().restore(tensors)
+        self.target.load_state_dict(under("target/", tensors))
+        self.multipliers.load_state_dict(under("multipliers/", tensors))
+        self._updates = int(tensors["updates"])
+
+
+def _optimizer(config: VMPOConfig, network: nn.Module, multipliers: nn.Module) -> torch.optim.Optimizer:
+    """Adam, with a learning rate of its own for the multipliers."""
+    groups = [
+        {"params": list(network.parameters()), "lr": config.learning_rate, "initial_lr": config.learning_rate},
+        {"params": list(multipliers.parameters()), "lr": config.multiplier_rate, "initial_lr": config.multiplier_rate},
+    ]
+    return torch.optim.Adam(groups)
