@@ -23,6 +23,7 @@ _IDS: dict[str, dict[str, Any]] = {
         "entry_point": "clusterenv.envs.cartpole:CartPoleNoVelocity",
         "max_episode_steps": 500,
     },
+    "clusterenv/Atari-v0": {"entry_point": "clusterenv.envs.atari:Atari"},
 }
 
 
@@ -37,7 +38,11 @@ def when_gymnasium_loads() -> None:
 def _register() -> None:
     from gymnasium.envs.registration import register, registry
 
-    for id, how in _IDS.items():
+    from clusterenv.envs.games import GAMES
+
+    atari = _IDS["clusterenv/Atari-v0"]
+    games = {f"clusterenv/Atari{game}-v0": {**atari, "kwargs": {"game": game}} for game in GAMES}
+    for id, how in {**_IDS, **games}.items():
         if id not in registry:
             register(id, **how)
 

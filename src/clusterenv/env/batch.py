@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 class Episodes(NamedTuple):
     """The episodes that ended in a batch, in no particular order.
 
+    An episode that ended with "episode_continues" in its info, such as a life in an Atari game, is a part of the one
+    that follows, and is told with it.
+
     Attributes:
         returns: [K] float64, the sum of rewards.
         lengths: [K] int64, the number of steps.

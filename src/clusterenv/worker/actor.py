@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from clusterenv import spaces
+from clusterenv.envs import EPISODE_CONTINUES
 from clusterenv.errors import PolicyError
 from clusterenv.policy.streams import Streams
 
@@ -97,7 +98,9 @@ class Actor:
         self._truncated = arena.truncated[mine]
         # Where the block leaves the last observation of an episode before it resets the environment.
         self._final = [np.zeros_like(array) for array in self._observation]
-        self._keep_final = spaces.row_writer(block.observation_space, self._final)
+        self._write_final = spaces.row_writer(block.observation_space, self._final)
+        # Whether what ended is an episode for the learner only, whose return goes on in the next one.
+        self._continues = np.zeros(count, dtype=np.bool_)
         self._streams = Streams(attachment.seed, slots)
         self._runtime = attachment.runtime.make()
         self._version, self._taken = -1, 0
@@ -219,18 +222,28 @@ class Actor:
             result.failures += report.failures
             self._end_episodes(t, columns, [failure.slot - self._block.slots.start for failure in report.failures])
 
+    def _keep_final(self, row: int, observation: Any, info: Any) -> None:
+        self._write_final(row, observation)
+        self._continues[row] = isinstance(info, dict) and bool(info.get(EPISODE_CONTINUES))
+
     def _end_episodes(self, t: int, columns: Columns, lost: list[int]) -> None:
         ended = self._first.nonzero()[0]
+        over = ended[~self._continues[ended]]
         for kept, last in zip(columns.final, self._final, strict=True):
             kept[t, ended] = last[ended]
         self._whole[lost] = False  # an episode that was cut has no return worth telling
-        columns.episode_return[t, ended] = self._returns[ended]
-        columns.episode_length[t, ended] = self._lengths[ended] * self._whole[ended]
-        self._whole[ended] = True
-        self._restart(ended)
+        columns.episode_length[t, ended] = 0  # there is nothing to tell
+        columns.episode_return[t, over] = self._returns[over]
+        columns.episode_length[t, over] = self._lengths[over] * self._whole[over]
+        self._whole[over] = True
+        self._returns[over], self._lengths[over] = 0.0, 0
+        self._forget_state(ended)
 
     def _restart(self, rows: Any) -> None:
         self._returns[rows], self._lengths[rows] = 0.0, 0
+        self._forget_state(rows)
+
+    def _forget_state(self, rows: Any) -> None:
         if self._state:
             # The runtime's arrays may be its own: copies, because we write to them.
             self._state = tuple(np.array(part) for part in self._state)

@@ -58,8 +58,8 @@ class EnvBlock:
         self.slots = slots
         self._env_fns = env_fns
         self.autoreset_mode = autoreset_mode
-        # While a policy plays: takes the last observation of an episode, in place of an info.
-        self.keep_final: Callable[[int, Any], None] | None = None
+        # While a policy plays: takes the last observation and info of an episode, in place of an info.
+        self.keep_final: Callable[[int, Any, Any], None] | None = None
         self._rebuild_lost = rebuild
         self._envs = [self._build(row) for row in range(len(slots))]
         self._done = [False] * len(slots)  # slots whose next step is a reset
@@ -180,7 +180,7 @@ class EnvBlock:
     def _end_episode(self, row: int, observation: Any, info: Any, report: Report) -> tuple[Any, Any]:
         """An episode has ended: reset now, with the next step, or not at all. Returns what the slot shows now."""
         if self.keep_final is not None:
-            self.keep_final(row, observation)
+            self.keep_final(row, observation, info)
             return self._reset_env(row)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             # Copies, because many environments reuse their buffers in the reset that follows.
@@ -241,7 +241,7 @@ class EnvBlock:
         if self._observation:
             before = spaces.assemble(self.observation_space, [array[row].copy() for array in self._observation])
         if self.keep_final is not None:
-            self.keep_final(row, before)
+            self.keep_final(row, before, None)
         try:
             observation, info = self._reset_env(row)
             self._write(row, observation)

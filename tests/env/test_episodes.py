@@ -1,0 +1,57 @@
+"""Episodes that go on: an end for the learner only, whose return is told with the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clusterenv.envs import EPISODE_CONTINUES
+from tests.env.policies import Linear, Memory, WideEnv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterenv import ClusterEnv
+
+    Make = Callable[..., ClusterEnv]
+
+
+class Lives(WideEnv):
+    """Every third end is that of a game; the others are of a life."""
+
+    ends = 0
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if terminated:
+            self.ends += 1
+        goes_on = terminated and self.ends % 3 != 0
+        return obs, reward, terminated, truncated, {**info, EPISODE_CONTINUES: True} if goes_on else info
+
+
+def games(count: int, length: int) -> list[Any]:
+    return [lambda slot=slot: Lives(slot, length) for slot in range(count)]
+
+
+def test_returns_and_lengths_are_those_of_games(make: Make) -> None:
+    envs = make(games(2, length=4))
+    envs.reset(seed=1)
+    envs.attach(Linear(), seed=5, sync="on-change")
+    batches = [envs.rollout(5) for _ in range(5)]  # 25 steps: 6 lives, 2 games
+    assert sum(len(batch.final_at[0]) for batch in batches) == 2 * 6
+    lengths = np.concatenate([batch.episodes.lengths for batch in batches])
+    assert lengths.tolist() == [12] * 4
+    rewards = np.concatenate([batch.reward for batch in batches])
+    told = [batch.episodes for batch in batches if len(batch.episodes.returns)]
+    for k, episodes in enumerate(told):
+        played = rewards[12 * k : 12 * (k + 1)].sum(axis=0)
+        np.testing.assert_array_equal(episodes.returns, played[episodes.slots])
+
+
+def test_the_memory_of_a_policy_ends_with_each_life(make: Make) -> None:
+    envs = make(games(1, length=4))
+    envs.reset(seed=1)
+    envs.attach(Memory(), seed=5, sync="on-change")
+    batch = envs.rollout(9)
+    assert batch.action[:, 0].tolist() == [1, 2, 3, 4, 1, 2, 3, 4, 1]
