@@ -1,4 +1,4 @@
-"""The id `clusterenv/Remote-v0`: there whichever of the two packages is imported first."""
+"""The ids under `clusterenv/`: there whichever of the two packages is imported first."""
 
 from __future__ import annotations
 
@@ -81,3 +81,14 @@ def test_here_it_is_registered_too() -> None:
     import clusterenv  # noqa: F401
 
     assert ID in gymnasium.registry
+
+
+def test_the_small_environments_are_registered_and_load_late() -> None:
+    program = (
+        "import clusterenv, sys, gymnasium\n"
+        "ids = [id for id in gymnasium.registry if id.startswith('clusterenv/')]\n"
+        "early = [name for name in sys.modules if name.startswith('clusterenv.envs.')]\n"
+        "print(*sorted(ids), early)\n"
+    )
+    expected = "clusterenv/CartPoleNoVelocity-v0 clusterenv/Catch-v0 clusterenv/Recall-v0 clusterenv/Remote-v0 []"
+    assert run(program) == expected

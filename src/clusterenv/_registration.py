@@ -1,4 +1,4 @@
-"""Registers `clusterenv/Remote-v0` with Gymnasium, without importing Gymnasium.
+"""Registers `clusterenv/Remote-v0` and our small environments with Gymnasium, without importing Gymnasium.
 
 `gymnasium.make_vec("clusterenv:clusterenv/Remote-v0", ...)` imports this package and then looks the id up. Importing
 Gymnasium here would double the time of `import clusterenv`, so if it is not loaded yet, the registration waits for it.
@@ -9,13 +9,21 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-_ID = "clusterenv/Remote-v0"
+_IDS: dict[str, dict[str, Any]] = {
+    "clusterenv/Remote-v0": {"vector_entry_point": "clusterenv.env.make:make_remote"},
+    "clusterenv/Catch-v0": {"entry_point": "clusterenv.envs.catch:Catch"},
+    "clusterenv/Recall-v0": {"entry_point": "clusterenv.envs.recall:Recall"},
+    "clusterenv/CartPoleNoVelocity-v0": {
+        "entry_point": "clusterenv.envs.cartpole:CartPoleNoVelocity",
+        "max_episode_steps": 500,
+    },
+}
 
 
 def when_gymnasium_loads() -> None:
@@ -29,8 +37,9 @@ def when_gymnasium_loads() -> None:
 def _register() -> None:
     from gymnasium.envs.registration import register, registry
 
-    if _ID not in registry:
-        register(_ID, vector_entry_point="clusterenv.env.make:make_remote")
+    for id, how in _IDS.items():
+        if id not in registry:
+            register(id, **how)
 
 
 class _Watcher(importlib.abc.MetaPathFinder):

@@ -13,10 +13,10 @@ from clusterenv.learners.ppo import PPO, PPOConfig
 from clusterenv.metrics import keys
 from clusterenv.metrics.recorder import Recorder
 from tests.learners.envs import KINDS
+from tests.learners.runs import Notebook
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Mapping
 
 
 def config(**changes: Any) -> PPOConfig:
@@ -36,22 +36,6 @@ def config(**changes: Any) -> PPOConfig:
         "sync": SyncConfig(rule="on-change"),
     }
     return PPOConfig(**{**settings, **changes})
-
-
-class Notebook:
-    """A sink that remembers, and may break off."""
-
-    def __init__(self, break_after: int | None = None) -> None:
-        self.rows: list[dict[str, float]] = []
-        self.break_after = break_after
-
-    def write(self, values: Mapping[str, float], global_step: int, seconds: float) -> None:
-        self.rows.append({**values, "global_step": global_step})
-        if len(self.rows) == self.break_after:
-            raise KeyboardInterrupt
-
-    def close(self) -> None:
-        pass
 
 
 def run(settings: PPOConfig, **kwargs: Any) -> tuple[PPO, Notebook]:

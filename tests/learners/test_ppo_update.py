@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
-from clusterenv.env.batch import Batch, Episodes
 from clusterenv.learners.ppo import PPOConfig
 from clusterenv.learners.ppo.update import PPOUpdater
+from tests.learners.batches import SPACES, N, T, made_up
 
-T, N = 4, 2
+if TYPE_CHECKING:
+    from clusterenv.env.batch import Batch
+
 GAMMA, LAMBDA = 0.9, 0.8
-
-
-def batch(**changes: Any) -> Batch:
-    source = np.random.default_rng(0)
-    nothing = np.zeros((T, N), bool)
-    fields: dict[str, Any] = {
-        "obs": source.normal(size=(T + 1, N, 3)).astype(np.float32),
-        "action": source.integers(2, size=(T, N)),
-        "reward": source.normal(size=(T, N)),
-        "terminated": nothing,
-        "truncated": nothing,
-        "first": np.zeros((T + 1, N), bool),
-        "final_obs": np.zeros((0, 3), np.float32),
-        "final_at": (np.zeros(0, np.int64), np.zeros(0, np.int64)),
-        "logp": np.full((T, N), np.log(0.5), np.float32),
-        "params": np.zeros((T, N, 2), np.float32),
-        "value": np.full((T, N), 1e6, np.float32),  # of a worker's critic: it must play no part
-        "version": np.zeros((T, N), np.int64),
-        "epoch": 0,
-        "lag": np.zeros((T, N), np.int64),
-        "divergence": np.zeros(N),
-        "slot": np.arange(N),
-        "state": (),
-        "worker_lost": np.zeros(N, bool),
-        "episodes": Episodes(np.zeros(0), np.zeros(0), np.zeros(0)),
-    }
-    return Batch(**{**fields, **changes}).to(torch)
 
 
 @torch.no_grad()
@@ -52,7 +26,7 @@ def values(subject: PPOUpdater, data: Batch) -> torch.Tensor:
 def updater(**changes: Any) -> PPOUpdater:
     settings: dict[str, Any] = {"num_envs": N, "rollout_steps": T, "minibatches": 2, "gamma": GAMMA}
     settings |= {"gae_lambda": LAMBDA, "hidden": (8,), **changes}
-    return PPOUpdater(PPOConfig(**settings), spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+    return PPOUpdater(PPOConfig(**settings), *SPACES)
 
 
 def at(flat: torch.Tensor, t: int, n: int) -> float:
@@ -60,7 +34,7 @@ def at(flat: torch.Tensor, t: int, n: int) -> float:
 
 
 def test_a_rollout_that_goes_on_counts_on_the_newest_critic() -> None:
-    subject, data = updater(), batch()
+    subject, data = updater(), made_up()
     samples, _ = subject.samples(data)
     value = values(subject, data)
     expected = data.reward[T - 1] + GAMMA * value[T] - value[T - 1]
@@ -72,7 +46,7 @@ def test_a_truncation_counts_on_the_last_observation_of_its_episode() -> None:
     truncated = np.zeros((T, N), bool)
     truncated[1, 0] = True
     last = np.full((1, 3), 0.7, np.float32)
-    data = batch(truncated=truncated, final_obs=last, final_at=(np.array([1]), np.array([0])))
+    data = made_up(truncated=truncated, final_obs=last, final_at=(np.array([1]), np.array([0])))
     subject = updater()
     samples, _ = subject.samples(data)
     value = values(subject, data)
@@ -85,7 +59,7 @@ def test_a_termination_counts_on_nothing() -> None:
     terminated = np.zeros((T, N), bool)
     terminated[1, 0] = True
     last = np.full((1, 3), 0.7, np.float32)
-    data = batch(terminated=terminated, final_obs=last, final_at=(np.array([1]), np.array([0])))
+    data = made_up(terminated=terminated, final_obs=last, final_at=(np.array([1]), np.array([0])))
     subject = updater()
     samples, _ = subject.samples(data)
     value = values(subject, data)
@@ -93,7 +67,7 @@ def test_a_termination_counts_on_nothing() -> None:
 
 
 def test_rows_of_the_samples_belong_together() -> None:
-    data = batch()
+    data = made_up()
     samples, _ = updater().samples(data)
     row = 2 * N + 1
     assert torch.equal(samples.obs[row], data.obs[2, 1])
@@ -104,7 +78,7 @@ def test_rows_of_the_samples_belong_together() -> None:
 
 def test_better_actions_become_likelier_and_the_value_nearer() -> None:
     reward = np.ones((T, N))
-    data = batch(reward=reward, action=np.array([[0, 1]] * T))
+    data = made_up(reward=reward, action=np.array([[0, 1]] * T))
     data.reward[:, 1] = -1.0  # the slot that chose 1 is punished
     subject = updater(epochs=20, gamma=0.0, learning_rate=0.05, clip=10.0, max_grad_norm=10.0, entropy_coef=0.0)
     first, _ = subject.samples(data)
@@ -123,7 +97,7 @@ def test_data_of_an_older_policy_is_weighed_by_its_own_probabilities() -> None:
     weights = []
     for logp in (np.log(0.5), np.log(0.6)):
         subject = updater(epochs=1, minibatches=1, clip=10.0)
-        subject.update(batch(logp=np.full((T, N), logp, np.float32)), 1.0, lambda: None)
+        subject.update(made_up(logp=np.full((T, N), logp, np.float32)), 1.0, lambda: None)
         weights.append(torch.cat([p.flatten() for p in subject.network.actor.parameters()]))
     assert not torch.equal(*weights)
 
@@ -133,7 +107,7 @@ def test_beyond_the_clip_old_data_teaches_the_actor_nothing() -> None:
     before = [parameter.clone() for parameter in subject.network.actor.parameters()]
     # The learner finds every action three times as likely as the policy that acted; all advantages are positive.
     subject.update(
-        batch(logp=np.full((T, N), np.log(0.5 / 3), np.float32), reward=np.full((T, N), 1e3)), 1.0, lambda: None
+        made_up(logp=np.full((T, N), np.log(0.5 / 3), np.float32), reward=np.full((T, N), 1e3)), 1.0, lambda: None
     )
     for old, new in zip(before, subject.network.actor.parameters(), strict=True):
         assert torch.equal(old, new)
@@ -145,7 +119,7 @@ def test_a_large_value_loss_does_not_drown_the_actor() -> None:
     for size in (1.0, 1e4):
         subject = updater(epochs=1, minibatches=1, learning_rate=1e-3, gamma=0.0, max_grad_norm=1e-3)
         subject.optimizer = torch.optim.SGD(subject.network.parameters(), lr=1.0)
-        data = batch(reward=size * np.random.default_rng(1).normal(size=(T, N)))
+        data = made_up(reward=size * np.random.default_rng(1).normal(size=(T, N)))
         with torch.no_grad():
             for parameter in subject.network.critic.parameters():
                 parameter.zero_()
@@ -160,12 +134,12 @@ def test_a_large_value_loss_does_not_drown_the_actor() -> None:
 @pytest.mark.parametrize(("settings", "times"), [({}, 1), ({"mode": "stream", "publish_every": "gradient step"}, 12)])
 def test_it_publishes_once_or_after_each_gradient_step(settings: dict[str, Any], times: int) -> None:
     published: list[int] = []
-    updater(epochs=3, minibatches=4, **settings).update(batch(), 1.0, lambda: published.append(1))
+    updater(epochs=3, minibatches=4, **settings).update(made_up(), 1.0, lambda: published.append(1))
     assert len(published) == times
 
 
 def test_what_is_saved_is_all_there_is() -> None:
-    data = batch()
+    data = made_up()
     one, other = updater(normalize_observations=True), updater(normalize_observations=True, seed=5)
     one.update(data, 1.0, lambda: None)
     other.restore(one.tensors())

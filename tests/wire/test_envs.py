@@ -128,6 +128,9 @@ def test_what_is_no_class_or_function(wrapper: Any) -> None:
         ("gymnasium.envs.registration:make", ["gymnasium"], "not defined in that module"),
         ("gymnasium.envs.registration:load_env_creator", [], "not defined in that module"),
         ("gymnasium.vector.sync_vector_env:SyncVectorEnv", [], "not defined in that module"),
+        ("clusterenv.wrappers.last:_nothing_done", [], "not defined in that module"),
+        ("clusterenv.wrappers.last:RecordConstructorArgs", [], "not defined in that module"),
+        ("clusterenv.config:check_num_envs", [], "not told to import"),
     ],
 )
 def test_references_that_lead_nowhere(reference: str, allowed: list[str], words: str) -> None:
@@ -138,6 +141,15 @@ def test_references_that_lead_nowhere(reference: str, allowed: list[str], words:
 def test_what_is_below_an_allowed_module_is_allowed() -> None:
     for allowed in (HERE, HERE.rpartition(".")[0], "tests"):
         assert resolve_wrapper(f"{HERE}:Scale", [allowed]) is wrapping.Scale
+
+
+def test_our_own_wrappers_are_known_everywhere() -> None:
+    from clusterenv.wrappers import LastActionReward
+
+    data = recipe_to_data("CartPole-v1", {}, [functools.partial(LastActionReward, clip=2.0)])
+    (wrapper,) = recipe_from_data(data, ()).wrappers
+    assert isinstance(wrapper, functools.partial)
+    assert (wrapper.func, wrapper.keywords) == (LastActionReward, {"clip": 2.0})
 
 
 def test_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

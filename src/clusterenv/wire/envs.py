@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 
+from clusterenv import wrappers as own_wrappers
 from clusterenv.errors import ConfigError, ConfigTypeError, ProtocolError
 from clusterenv.wire.arrays import parts_of, shown
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 
+# Every host has these; of them it offers the wrappers, without being told to.
+_EVERYWHERE = ("gymnasium", own_wrappers.__name__)
 _MAX_ID = 200
 _MAX_WRAPPERS = 100
 _NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
@@ -103,8 +106,8 @@ def resolve_wrapper(reference: Any, allowed_modules: Collection[str]) -> Wrapper
 
     Args:
         reference: "module:qualname", as text from anybody.
-        allowed_modules: what the host was told to import; what lies below them is allowed too. Of Gymnasium the
-            wrappers are always allowed, and nothing else.
+        allowed_modules: what the host was told to import; what lies below them is allowed too. The wrappers of
+            Gymnasium and of this library are always allowed, and nothing else of them.
 
     Raises:
         ProtocolError: this is no reference.
@@ -118,8 +121,7 @@ def resolve_wrapper(reference: Any, allowed_modules: Collection[str]) -> Wrapper
     if match is None:
         raise ProtocolError(f"{shown(reference)} is no reference to a wrapper.")
     module, name = match.groups()
-    allowed = any(module == known or module.startswith(f"{known}.") for known in ("gymnasium", *allowed_modules))
-    if not allowed or module not in sys.modules:
+    if not _below(module, (*_EVERYWHERE, *allowed_modules)) or module not in sys.modules:
         raise ConfigError(
             f"the wrapper {reference!r} is in a module that this host was not told to import. {_start_with(module)}"
         )
@@ -130,6 +132,10 @@ def resolve_wrapper(reference: Any, allowed_modules: Collection[str]) -> Wrapper
             "Install the same version of it on all hosts."
         )
     return found
+
+
+def _below(module: str, known: Collection[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in known)
 
 
 def _start_with(module: str) -> str:
@@ -149,8 +155,8 @@ def _defined(module: str, name: str) -> Wrapper | None:
     if found.__module__ != module or found.__qualname__ != name:
         return None
     # Gymnasium has functions that import what they are told to.
-    ours = module.partition(".")[0] != "gymnasium"
-    return found if ours or (isinstance(found, type) and issubclass(found, gymnasium.Wrapper)) else None
+    named = not _below(module, _EVERYWHERE)
+    return found if named or (isinstance(found, type) and issubclass(found, gymnasium.Wrapper)) else None
 
 
 def _wrapper_to_data(wrapper: Any) -> list[Any]:

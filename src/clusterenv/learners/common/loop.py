@@ -192,7 +192,7 @@ class Learner(abc.ABC, Generic[Config]):
         config, tracker, updater = self.config, self._tracker, self.updater
         left = max(0.0, 1.0 - tracker.steps / config.total_steps)
         batch = None
-        if updater.needs_batch or source.ready:
+        if updater.needs_batch or (updater.takes_batch and source.ready):
             waiting = time.perf_counter()
             fresh = source.next()
             tracker.take(fresh, time.perf_counter() - waiting)
@@ -209,7 +209,8 @@ class Learner(abc.ABC, Generic[Config]):
         target, tracker = self.config.target_return, self._tracker
         if target is not None and len(tracker.returns) == WINDOW and tracker.mean_return >= target:
             return True
-        return tracker.steps + self.config.batch_size > self.config.total_steps
+        # What is left of the data that was paid for is learned from.
+        return tracker.steps + self.config.batch_size > self.config.total_steps and self.updater.needs_batch
 
 
 @contextlib.contextmanager

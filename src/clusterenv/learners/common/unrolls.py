@@ -66,7 +66,14 @@ def read(network: Network, batch: Batch) -> Said:
 
 
 def corrected(
-    config: UnrollConfig, batch: Batch, said: Said, log_ratio: Tensor, *, lam: float, rho_bar: float = 1.0, c_bar: float = 1.0
+    config: UnrollConfig,
+    batch: Batch,
+    said: Said,
+    log_ratio: Tensor,
+    *,
+    lam: float,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
 ) -> VTrace:
     """V-trace of a batch, with the rewards that the learner is to see."""
     return vtrace(
@@ -90,5 +97,5 @@ def learn_scale(network: Network, batch: Batch) -> None:
 
 def clip_gradients(network: Network, largest: float) -> Tensor:
     """Cut the gradient of each part that shares nothing with the others; returns the norm of them all before."""
-    norms = [torch.nn.utils.clip_grad_norm_(part, largest) for part in network.parts()]
-    return torch.stack(norms).norm()
+    norm: Tensor = torch.stack([torch.nn.utils.clip_grad_norm_(part, largest) for part in network.parts()]).norm()
+    return norm

@@ -43,6 +43,11 @@ class Updater(abc.ABC, Generic[Config, Net]):
         """Whether it can only go on with a new batch; one that keeps old batches may be able to without."""
         return True
 
+    @property
+    def takes_batch(self) -> bool:
+        """Whether it has a use for a new batch that is there already."""
+        return True
+
     @abc.abstractmethod
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
         """Learn, and return the metrics.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 Item = TypeVar("Item")
 
@@ -36,7 +35,6 @@ class CircularBuffer(Generic[Item]):
         dropped_uses: uses that were left in batches that had to leave.
 
     Example:
-        >>> import torch
         >>> buffer = CircularBuffer(batches=2, uses=1)
         >>> buffer.add("a")
         >>> buffer.take(torch.Generator()).item, len(buffer)
@@ -65,7 +63,8 @@ class CircularBuffer(Generic[Item]):
         """
         if not self.kept:
             raise LookupError("the buffer is empty: every batch has been used as often as it may. Add one first.")
-        return self.use(self._draw(source))
+        left = torch.tensor([self._uses - kept.uses for kept in self.kept], dtype=torch.float32)
+        return self.use(int(torch.multinomial(left, 1, generator=source)))
 
     def use(self, index: int) -> Kept[Item]:
         """Use the one at this place, counted from the oldest."""
@@ -74,13 +73,3 @@ class CircularBuffer(Generic[Item]):
         if kept.uses == self._uses:
             del self.kept[index]
         return kept
-
-    def _draw(self, source: torch.Generator) -> int:
-        import torch
-
-        left = [self._uses - kept.uses for kept in self.kept]
-        number = int(torch.randint(sum(left), (1,), generator=source))
-        for index, count in enumerate(left):
-            if number < count:
-                return index
-            number -= count

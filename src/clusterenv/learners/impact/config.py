@@ -34,9 +34,12 @@ class IMPACTConfig(UnrollConfig):
     """updates between two rows of metrics"""
 
     buffer_batches: int = 4
-    """batches that are kept; a new one takes the place of the oldest"""
+    """batches that are kept"""
     uses: int = 2
     """how often a batch is learned from"""
+    overwrite: bool = False
+    """let a new batch take the place of the oldest even if that has uses left: no worker ever waits, as published, and
+    a learner that is slower than they are learns from less of what they play"""
     target_every: int = 16
     """updates between two copies of the network into the target network; 0 for none, which anchors each batch at the
     policy that acted, as PPO does"""

@@ -56,6 +56,11 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         """Only when every batch has been used as often as it may."""
         return len(self.buffer) == 0
 
+    @property
+    def takes_batch(self) -> bool:
+        """As long as there is room; or always, if new batches push out old ones."""
+        return self.config.overwrite or len(self.buffer) < self.config.buffer_batches
+
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
         """Keep a new batch, learn from any of those that are kept, and return the losses."""
         left = self.anneal(left)

@@ -29,7 +29,10 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
     def __init__(self, config: PPOConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = seeded(
             lambda: ActorCritic(
-                observation_space, action_space, hidden=config.hidden or (64, 64), normalize=config.normalize_observations
+                observation_space,
+                action_space,
+                hidden=config.hidden or (64, 64),
+                normalize=config.normalize_observations,
             ),
             config.seed,
         ).to(config.device)

@@ -1,0 +1,8 @@
+"""Gymnasium wrappers that run on the workers: `make_vec(..., wrappers=[LastActionReward])`.
+
+They need NumPy and Gymnasium alone, and every host of a cluster knows them by name.
+"""
+
+from clusterenv.wrappers.last import LastActionReward
+
+__all__ = ["LastActionReward"]
