@@ -48,6 +48,13 @@ def test_it_learns_from_a_stream() -> None:
     assert told.final_return > 3.5
 
 
+def test_pictures_and_memory_say_the_same_to_the_learner_as_to_the_workers() -> None:
+    """Until the first gradient step both have the same weights: any difference is one of alignment or of memory."""
+    for update in VMPO(config(env_id="test/Screen-v0", body="shallow", lstm=8, total_steps=2 * 128)).updates():
+        assert update.metrics[keys.APPROX_KL.name] == pytest.approx(0.0, abs=1e-6)
+        break
+
+
 def test_workers_act_with_the_target_network() -> None:
     """A new version exists once per generation, and every transition was made by the newest one."""
     learner = VMPO(config(total_steps=10 * 128, target_period=5))

@@ -50,6 +50,13 @@ def test_the_policy_loss_agrees_with_numbers_worked_out_beforehand(case: dict[st
     assert advantage.grad is None
 
 
+def test_the_loss_of_the_temperature_says_nothing_to_the_critic() -> None:
+    advantage, eta = tensor(E["advantages"]).requires_grad_(), tensor(1.0).requires_grad_()
+    e_step(advantage, eta, epsilon=0.1).temperature_loss.backward()  # type: ignore[no-untyped-call]
+    assert advantage.grad is None
+    assert eta.grad is not None
+
+
 def test_at_the_best_temperature_the_weights_are_as_unequal_as_allowed() -> None:
     best = E["eta_star_for_eps_0p1"]
     told = e_step(tensor(E["advantages"]), tensor(best["eta"]), epsilon=0.1)

@@ -197,6 +197,8 @@ def test_what_is_saved_is_all_there_is() -> None:
     for _ in range(4):
         learn(one, data)
     other.restore(one.tensors())
+    assert torch.equal(weights(other.target), weights(one.target))
+    assert not torch.equal(weights(other.target), weights(one.network))
     for subject in (one, other):
         for _ in range(2):  # the second renews the target
             learn(subject, data)
