@@ -71,6 +71,13 @@ def test_it_learns_from_a_stream() -> None:
     assert len(notebook.rows) == 16
 
 
+def test_a_stream_ends_with_its_budget_and_learns_from_all_that_is_left() -> None:
+    settings = config(mode="stream", stream_slots=4, cluster="local:1", total_steps=10 * 32, uses=3, record_every=1)
+    learner, notebook = run(settings)
+    assert learner.summary().steps == 320
+    assert len(notebook.rows) == 30
+
+
 def test_equal_weights_have_no_ratio() -> None:
     """In lock step, with every version fetched, the learner holds what the workers hold, memory included."""
     for changes in ({}, {"lstm": 16}):

@@ -192,7 +192,7 @@ class Learner(abc.ABC, Generic[Config]):
         config, tracker, updater = self.config, self._tracker, self.updater
         left = max(0.0, 1.0 - tracker.steps / config.total_steps)
         batch = None
-        if updater.needs_batch or (updater.takes_batch and source.ready):
+        if updater.needs_batch or (not self._spent and updater.takes_batch and source.ready):
             waiting = time.perf_counter()
             fresh = source.next()
             tracker.take(fresh, time.perf_counter() - waiting)
@@ -209,8 +209,12 @@ class Learner(abc.ABC, Generic[Config]):
         target, tracker = self.config.target_return, self._tracker
         if target is not None and len(tracker.returns) == WINDOW and tracker.mean_return >= target:
             return True
-        # What is left of the data that was paid for is learned from.
-        return tracker.steps + self.config.batch_size > self.config.total_steps and self.updater.needs_batch
+        return self._spent and self.updater.needs_batch  # what is left of the data is learned from
+
+    @property
+    def _spent(self) -> bool:
+        """Whether another batch would be more than the budget."""
+        return self._tracker.steps + self.config.batch_size > self.config.total_steps
 
 
 @contextlib.contextmanager
