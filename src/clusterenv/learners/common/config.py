@@ -133,10 +133,13 @@ class UnrollConfig(LearnerConfig):
     """size of an LSTM behind it; 0 for none"""
     reward: RewardTransform = "none"
     """what the learner makes of rewards; returns are told as they are"""
+    reward_scale: float = 1.0
+    """rewards are multiplied by this for the learner, so that returns of any size fit the learning rate"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check("lstm", self.lstm, least=0)
+        check("reward_scale", self.reward_scale, above=0)
 
 
 def check(

@@ -65,6 +65,11 @@ def read(network: Network, batch: Batch) -> Said:
     return Said(params, logp, told.value[:-1], next_value)
 
 
+def rewards(config: UnrollConfig, batch: Batch) -> Tensor:
+    """The rewards that the learner is to see, [T, N]."""
+    return transform(batch.reward, config.reward) * config.reward_scale
+
+
 def corrected(
     config: UnrollConfig,
     batch: Batch,
@@ -78,7 +83,7 @@ def corrected(
     """V-trace of a batch, with the rewards that the learner is to see."""
     return vtrace(
         log_ratio=log_ratio,
-        reward=transform(batch.reward, config.reward),
+        reward=rewards(config, batch),
         value=said.value.detach(),
         next_value=said.next_value,
         ended=batch.terminated | batch.truncated,
