@@ -76,7 +76,9 @@ def test_raising_in_every_step(mode: AutoresetMode, cluster: str, switch: Switch
         assert losses >= 3, "a few failures are tolerated"
         assert isinstance(error, EnvError)
         assert isinstance(error, ValueError)
-        assert error.slot == 1
+        assert (error.slot, error.seed) == (1, 2)
+        assert "slot 1 (seed 2, step " in str(error)
+        assert "raised in step again and again, in fresh environments too: ValueError: planned error" in str(error)
         switch.off()
         goes_on(envs)
 

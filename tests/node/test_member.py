@@ -183,7 +183,7 @@ def test_a_signal_ends_it_with_a_goodbye(
         while (got := hub.receive(1.0)) is not None:
             messages.append(m.decode_from_node(split(got[1])))
     assert code == OK
-    assert m.Leave(reason=f"signal {number.name}") in messages
+    assert m.Leave(reason=f"signal {number.name}", preempted=True) in messages
     assert "Traceback" not in said
 
 

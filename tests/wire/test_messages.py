@@ -35,6 +35,7 @@ FROM_NODE: list[Any] = [
     m.Lost(worker=4095, life=2, cause="signal 9", slot=7, torn=None, reported=False),
     m.Beat(progress=[0, 5, 2**62], seen=9),
     m.Leave(reason="told to"),
+    m.Leave(reason="signal SIGTERM", preempted=True),
 ]
 FROM_HEAD: list[Any] = [
     m.Welcome(silence_s=10.0, beat_s=0.5),

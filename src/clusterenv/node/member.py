@@ -124,7 +124,7 @@ class Member:
             raise
         finally:
             self._flush()
-            self._link.send([m.encode(m.Leave(reason=self._why))])
+            self._link.send([m.encode(m.Leave(reason=self._why, preempted=self.draining))])
             self._service.close(0.0)
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Grows with every change to what follows. Head and node must have the same.
-PROTOCOL = 1
+PROTOCOL = 2
 
 NAME_CHARS = 256
 _TEXT_CHARS, _MAX_WORKERS = 100_000, 4096
@@ -95,9 +95,10 @@ class Beat(Message, frozen=True):
 
 
 class Leave(Message, frozen=True):
-    """The node goes, and why."""
+    """The node goes, and why; `preempted` if its host is taken back."""
 
     reason: Text
+    preempted: bool = False
 
 
 # From the head. Those with a number are carried out in their order, each once, and answered.
