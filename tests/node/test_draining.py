@@ -171,7 +171,7 @@ def test_leaving_uses_up_nothing_of_what_crashes_may(make: Make) -> None:
 
 
 def test_leaving_again_and_again_comes_to_an_end(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {Fault.CRASH: 0, Fault.PREEMPTION: 1, Fault.ENVIRONMENT: 0}
+    few = {**dict.fromkeys(Fault, 0), Fault.PREEMPTION: 1}
     monkeypatch.setattr(recovery, "Budgets", functools.partial(Budgets, few))
     envs = make()
     leave_between_steps(envs)

@@ -17,11 +17,12 @@ class Fault(enum.Enum):
     CRASH = "crash"  # a worker or a node died, hung or was cut off
     PREEMPTION = "preemption"  # a node had to give its host back, and said so
     ENVIRONMENT = "environment"  # an environment raised
+    MEMORY = "memory"  # a worker has outgrown its memory, and ended by itself
 
 
 # How many in a row are tolerated. A scheduler may take hosts back all day long; that is no fault of ours. But a node
 # that is told to leave as soon as it has come would otherwise be started for ever.
-LIMITS: Mapping[Fault, int] = {Fault.CRASH: 3, Fault.PREEMPTION: 30, Fault.ENVIRONMENT: 3}
+LIMITS: Mapping[Fault, int] = {Fault.CRASH: 3, Fault.PREEMPTION: 30, Fault.ENVIRONMENT: 3, Fault.MEMORY: 3}
 
 
 class CrashLoops:

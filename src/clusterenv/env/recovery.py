@@ -97,9 +97,11 @@ class Recovery:
             _logger.warning("worker %d is lost again and again (%s); the others go on", loss.worker, loss.cause)
             self._left_out.add(loss.worker)
             return
-        if self._on_loss is OnLoss.RAISE or not tolerable:
+        # A limit on memory is there to be reached; who sets one asks for fresh workers, whatever `on_loss` says.
+        told = self._on_loss is OnLoss.RAISE and loss.fault is not Fault.MEMORY
+        if told or not tolerable:
             self._give_up()
-            raise self.error_of(loss, again=self._on_loss is not OnLoss.RAISE)
+            raise self.error_of(loss, again=not told)
         _logger.warning("worker %d is lost (%s); starting another", loss.worker, loss.cause)
         self.replace(loss.worker)
 

@@ -412,7 +412,8 @@ class RemoteNode:
         worker = host.workers.start + message.worker
         if not {message.slot, message.torn} <= {None, *self.blocks[worker]}:
             raise ProtocolError(f"worker {worker} was lost in slot {message.slot}, which it does not have.")
-        self._record(Loss(worker, message.cause, message.slot, message.torn, message.reported))
+        fault = Fault.MEMORY if message.outgrown else Fault.CRASH
+        self._record(Loss(worker, message.cause, message.slot, message.torn, message.reported, fault))
 
     def _look_after_hosts(self, now: float) -> None:
         for host in self._crew.hosts:

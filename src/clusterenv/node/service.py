@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from clusterenv.cluster.requests import Answering, Turn
+from clusterenv.cluster.restart import Fault
 from clusterenv.config import Local
 from clusterenv.errors import ClusterEnvError, EnvError, ProtocolError, words_of
 from clusterenv.node import base
@@ -190,7 +191,9 @@ class Service:
         if self._node is not None or not blocks or not ordered:
             raise ProtocolError(f"blocks {request.blocks} cannot be built here.")
         builders = builders_of(CODEC.unpack(request.recipes), blocks, self._imports)
-        self._node = node = LocalNode(builders, blocks, Local(len(blocks)), spared=True)
+        self._node = node = LocalNode(
+            builders, blocks, Local(len(blocks), worker_memory=request.worker_memory), spared=True
+        )
         self._lives = [0] * len(blocks)
         try:
             found = [describe_plainly(each) for each in node.start(request.limit_s)]
@@ -380,6 +383,7 @@ class Service:
                 slot=loss.slot,
                 torn=loss.torn,
                 reported=loss.reported,
+                outgrown=loss.fault is Fault.MEMORY,
             )
             self._told[loss.worker] = [m.encode(told)]
             self._send(self._told[loss.worker])

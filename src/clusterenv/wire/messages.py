@@ -85,6 +85,7 @@ class Lost(Message, frozen=True):
     slot: Number | None = None
     torn: Number | None = None
     reported: bool = True
+    outgrown: bool = False  # it has ended by itself, because of its memory
 
 
 class Beat(Message, frozen=True):
@@ -138,6 +139,7 @@ class Build(Request, frozen=True, kw_only=True):
     blocks: Annotated[list[tuple[Number, Number]], Meta(max_length=_MAX_WORKERS)]
     recipes: bytes
     limit_s: Seconds | None
+    worker_memory: Name = ""
 
 
 class Bind(Request, frozen=True, kw_only=True):
