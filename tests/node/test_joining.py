@@ -30,6 +30,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a newer protocol": ({"protocol": m.PROTOCOL + 1}, rf"\(protocol {m.PROTOCOL + 1}\).*\(protocol {m.PROTOCOL}\)"),
     "another version": ({"clusterenv": "0.0.1"}, rf"clusterenv 0\.0\.1 .* the head has {__version__}"),
     "another run": ({"run": "f" * 16}, "belongs to another run"),
+    "one that has seen a later head": ({"epoch": 1}, r"served a later head of this run \(epoch 1; this one has 0\)"),
+    "one with things of another head": ({"fresh": False}, "what another head of this run has left"),
 }
 
 
@@ -47,6 +49,26 @@ def test_a_node_that_does_not_fit_is_refused(
     assert len(theatre.refusals(b"peer 1")) == 1
     assert theatre.refusals(b"peer 0") == []
     assert theatre.closed
+
+
+def test_what_a_refused_node_has_left_of_another_head_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers have numbers that this head gives to requests of its own."""
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        stale = Puppet(0)
+        theatre.puppets.append(stale)
+        stale.peer = b"peer 9"
+        theatre.arrive(stale.peer, [m.encode(stale.hello(theatre.run, incarnation="old", fresh=False))])
+        for number in range(1, 10):
+            theatre.arrive(stale.peer, [m.encode(m.Answer(number=number, error="late"))])
+        theatre.arrive(stale.peer, [m.encode(m.Lost(worker=0, life=0, cause="late"))])
+        theatre.arrive(stale.peer, [m.encode(m.Leave(reason="late"))])
+        head.node.listen()
+        assert theatre.refusals(stale.peer) == [
+            "it holds what another head of this run has left, and has to begin anew"
+        ]
+        assert head.node.losses() == []
+        assert head.node.alive(0)
 
 
 def test_too_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

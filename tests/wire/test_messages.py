@@ -40,6 +40,7 @@ FROM_NODE: list[Any] = [
 ]
 FROM_HEAD: list[Any] = [
     m.Welcome(silence_s=10.0, beat_s=0.5),
+    m.Welcome(silence_s=10.0, beat_s=0.5, epoch=3),
     m.Refuse(reason="full"),
     m.Build(number=1, settled=0, blocks=[(0, 2), (2, 3)], recipes=b"x", limit_s=None),
     m.Build(number=1, settled=0, blocks=[(0, 2)], recipes=b"x", limit_s=9.0, worker_memory="2GiB"),

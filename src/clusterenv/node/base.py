@@ -60,6 +60,10 @@ class Node(Protocol):
         """The slots of each worker."""
 
     @property
+    def epoch(self) -> int:
+        """Which head of its run this is: 0 for the first."""
+
+    @property
     def news_s(self) -> float:
         """How old what is known of the steps that workers have played may be, in seconds."""
 

@@ -201,6 +201,11 @@ class RemoteNode:
     # Weights.
 
     @property
+    def epoch(self) -> int:
+        """Which head of its run this is."""
+        return self._joining.epoch
+
+    @property
     def news_s(self) -> float:
         """Nodes tell of the steps with their beats, of which one may be late."""
         return 3 * self._joining.beat_s

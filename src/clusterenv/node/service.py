@@ -31,7 +31,7 @@ from clusterenv.node.records import (
 from clusterenv.node.steps import Steps
 from clusterenv.spaces import leaves_of
 from clusterenv.sync.codec import Encoded, decode
-from clusterenv.sync.versions import Version
+from clusterenv.sync.versions import Version, check_forward
 from clusterenv.transport.arena import Arena, ArenaSpec
 from clusterenv.transport.fragments import Fragments
 from clusterenv.transport.shared import SharedArrays
@@ -97,6 +97,7 @@ class Service:
         self._lives: list[int] = []
         self._told: dict[int, list[Any]] = {}  # losses, by worker, until it is replaced
         self.ended = False
+        self.epoch = 0  # of the head
 
     @property
     def seen(self) -> int:
@@ -289,7 +290,9 @@ class Service:
         store = self._stores.get(request.memory)
         if store is None:
             raise ProtocolError("weights arrived for a policy that is not attached here.")
-        version = Version(*request.version)
+        # Whatever is late: weights never go back, nor to those of an earlier head.
+        held = Version(self.epoch, 0) if store.held is None else store.held.version
+        version = check_forward(held, Version(*request.version))
         payload = store.arriving.take(version, request.offset, request.size, frames[0])
         if payload is not None:
             base_version = None if request.base is None else Version(*request.base)

@@ -55,6 +55,8 @@ class Hello(Message, frozen=True):
     cores: Number
     workers: Number  # how many it wants to have; 0 for one per core
     imports: Annotated[list[Name], Meta(max_length=1000)]
+    epoch: Number = 0  # of the last head that has let this process in
+    fresh: bool = True  # whether it holds nothing of any head: no environments, no answers
 
 
 class Answer(Message, frozen=True):
@@ -110,6 +112,7 @@ class Welcome(Message, frozen=True):
 
     silence_s: Seconds
     beat_s: Seconds
+    epoch: Number = 0  # of this head
 
 
 class Heard(Message, frozen=True):

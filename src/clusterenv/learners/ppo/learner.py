@@ -70,7 +70,7 @@ class PPO:
         self._tracker = Tracker(workers=0, full_bytes=0)
         self._stats: dict[str, Any] = {}
         self._earlier_s, self._seconds, self._saved_at = 0.0, 0.0, 0.0
-        self._interrupted = False
+        self._interrupted, self._epoch = False, 0
 
     @property
     def network(self) -> ActorCritic:
@@ -127,6 +127,7 @@ class PPO:
             "returns": list(tracker.returns),
             "lengths": list(tracker.lengths),
             "seconds": self._seconds,
+            "epoch": self._epoch,
         }
         self.checkpoints.save(tracker.steps, self.updater.tensors(), facts)
         self._saved_at = self._seconds
@@ -148,6 +149,7 @@ class PPO:
                 seed=config.seed,
                 runtime=config.runtime,
                 measure=config.measure_drift,
+                epoch=self._epoch,
             )
             yield envs
 
@@ -158,6 +160,7 @@ class PPO:
         tracker.returns.extend(facts["returns"])
         tracker.lengths.extend(facts["lengths"])
         self._earlier_s = facts["seconds"]
+        self._epoch = facts.get("epoch", 0) + 1
 
     def _run(self, envs: ClusterEnv) -> Iterator[Update]:
         try:
@@ -171,6 +174,7 @@ class PPO:
     def _loop(self, envs: ClusterEnv) -> Iterator[Update]:
         began = waiting = time.perf_counter()
         for batch in self._batches(envs):
+            self._epoch = batch.epoch
             self._tracker.take(batch, time.perf_counter() - waiting)
             losses = self._learn(envs, batch)
             self._seconds = self._earlier_s + time.perf_counter() - began
