@@ -160,7 +160,7 @@ class WorkerLoop:
             # GO is read before `want`: a request that arrives during a pass changes GO again and starts another.
             seen = words[self._go]
             command = words[self._command]
-            if command != Command.MESSAGE and self._outgrown():
+            if self._memory is not None and command != Command.MESSAGE and self._outgrown():
                 return
             if command == Command.STEP:
                 self._step(seen, self._all_rows)
