@@ -106,9 +106,8 @@ def measure(nodes: int, args: Args) -> dict[str, Any]:
     """One head with this many nodes."""
     cluster = Join(nodes=nodes, bind="127.0.0.1", wait_s=60.0)
     memory_before = psutil.Process().memory_info().rss
-    node = RemoteNode(
-        ([], [0] * (BLOCK * nodes), AutoresetMode.NEXT_STEP, False), BLOCK * nodes, cluster, StubLauncher(nodes)
-    )
+    order: tuple[Any, ...] = ([], [0] * (BLOCK * nodes), AutoresetMode.NEXT_STEP, False, "")
+    node = RemoteNode(order, BLOCK * nodes, cluster, StubLauncher(nodes))
     plan = Plan(
         cluster, BLOCK * nodes, lambda: node, "same", AutoresetMode.NEXT_STEP, OnLoss.RAISE, Timeouts(start_s=120.0)
     )

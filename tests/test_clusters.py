@@ -33,6 +33,7 @@ GOOD_TEXTS = {
     "slurm:extra=--signal=B:USR2@90": Slurm(extra=("--signal=B:USR2@90",)),
     "slurm:wait_s=0.5": Slurm(wait_s=0.5),
     "join:silence_s=2.5": Join(silence_s=2.5),
+    "join:bind=0.0.0.0:5555,key_file=run.keys": Join(bind="0.0.0.0:5555", key_file="run.keys"),
     "ray": Ray(),
     "ray:nodes=4,workers=2,cpus=3": Ray(nodes=4, workers=2, cpus=3),
     "ray:address=head.example:6379,namespace=mine": Ray(address="head.example:6379", namespace="mine"),

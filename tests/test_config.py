@@ -37,7 +37,7 @@ LIMITS = [field.name for field in dataclasses.fields(Timeouts)]
 
 @given(st.integers(1, MAX_WORKERS))
 def test_the_text_of_a_cluster_means_the_cluster(workers: int) -> None:
-    for cluster in (Inproc(workers), Local(workers)):
+    for cluster in (Inproc(workers), Local(workers), Local(workers, worker_memory="1.5GiB")):
         assert parse_cluster(cluster.text) == cluster
 
 
@@ -54,6 +54,11 @@ def test_without_a_number_there_is_a_worker_per_usable_core() -> None:
 
 
 BAD_TEXTS = {
+    "memory without a unit": ("local:2,worker_memory=2", "worker_memory='2' must be an amount with its unit"),
+    "memory without a value": ("local:2,worker_memory=", "worker_memory= has no value"),
+    "memory of nothing": ("local:2,worker_memory=0GiB", "worker_memory='0GiB' must be an amount"),
+    "memory of no worker": ("inproc:2,worker_memory=2GiB", "the number of workers must be a whole number"),
+    "memory of another host": ("tcp:worker_memory=2Gi", "tcp: worker_memory='2Gi' must be an amount with its unit"),
     "56-empty": ("", "cluster='': unknown kind ''"),
     "56-unknown scheme": ("slrum:4", "cluster='slrum:4': unknown kind 'slrum'. Did you mean 'slurm'?"),
     "56-ssh without a host": ("ssh://", "ssh: no host is named"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clusterenv.private import write_private
+from clusterenv.private import holds, write_private
 
 if TYPE_CHECKING:
     import pathlib
@@ -72,3 +72,25 @@ def test_of_many_writers_one_wins_and_the_file_is_whole(path: pathlib.Path) -> N
         thread.join()
     assert len(problems) == 7
     assert path.read_text().strip() in texts
+
+
+def test_a_file_holds_its_text_and_no_other(path: pathlib.Path) -> None:
+    assert not holds(path, "text")
+    write_private(path, "text")
+    assert holds(path, "text")
+    assert holds(path, "text\n")
+    assert not holds(path, "tex")
+    assert not holds(path, "text and more")
+
+
+def test_a_file_that_others_can_read_holds_nothing(path: pathlib.Path) -> None:
+    write_private(path, "text")
+    path.chmod(0o640)
+    assert not holds(path, "text")
+
+
+def test_a_link_and_a_folder_hold_nothing(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    write_private(path, "text")
+    (tmp_path / "link").symlink_to(path)
+    assert not holds(tmp_path / "link", "text")
+    assert not holds(tmp_path, "text")

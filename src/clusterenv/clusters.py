@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from urllib.parse import quote
 
 from clusterenv._version import __version__
+from clusterenv.amounts import parse_bytes
 from clusterenv.errors import ConfigError, ConfigTypeError
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Remote:
         imports: modules that the nodes import, so that the environments of these modules are registered there.
         bind: the address at which the head listens, "host" or "host:port"; "" leaves the choice to the head: loopback
             for `tcp`, the address that routes to the hosts otherwise.
+        worker_memory: at how much memory of its own a worker is replaced by a fresh one; "" for no limit.
         wait_s: how long the head waits for the nodes, in seconds; None waits for ever.
         silence_s: after how many seconds of silence a node counts as lost, and a node gives up its head.
         insecure: no encryption, and nobody proves who he is: for a network on which you trust everybody. Never part of
@@ -112,6 +114,7 @@ class Remote:
     python: str = ""
     imports: tuple[str, ...] = ()
     bind: str = ""
+    worker_memory: str = ""
     wait_s: float | None = 60.0
     silence_s: float = 10.0
     insecure: bool = False
@@ -128,6 +131,8 @@ class Remote:
         _check_python(self)
         _check_imports(self)
         _check_seconds(self)
+        if self.worker_memory:
+            parse_bytes(f"{self.kind}: worker_memory", self.worker_memory)
         if not isinstance(self.insecure, bool):
             raise ConfigTypeError(f"{self.kind}: insecure={self.insecure!r} must be True or False.")
         if self.bind:
@@ -281,11 +286,18 @@ class Join(Remote):
     Attributes:
         token_file: where the head puts the token that these machines need; "" for a fresh file in ~/.clusterenv. Only
             its owner can read it, and it is removed at the end.
+        key_file: where the head keeps the keys of the run, for another head that shall go on after this one was killed.
+            Needs a port in `bind`: the nodes that wait look for it there. "" for a run that ends with its head.
     """
 
     kind: ClassVar[str] = "join"
 
     token_file: str = ""
+    key_file: str = ""
+
+    def _check(self) -> None:
+        if self.key_file and not (self.bind and split_address(self.bind, what="join: bind").port):
+            raise ConfigError(f"join: key_file={self.key_file[:80]!r} needs a port, as in bind='0.0.0.0:5555'.")
 
     @property
     def interpreter(self) -> str:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from clusterenv.amounts import parse_bytes
 from clusterenv.cluster_texts import parse_remote
 from clusterenv.clusters import KINDS, Remote
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
@@ -104,11 +105,17 @@ class Local:
             crowd one core; with fewer workers the scheduler does better, above all when several runs share the
             host. "pin" and "off" decide by hand.
         threads: threads for BLAS, OpenMP and the like in each worker; None leaves their defaults.
+        worker_memory: at how much memory of its own a worker is replaced by a fresh one, as "2GiB"; "" for no limit.
+
+    Example:
+        >>> Local(4, worker_memory="2GiB").text
+        'local:4,worker_memory=2GiB'
     """
 
     workers: int = 0
     affinity: Literal["auto", "pin", "off"] = "auto"
     threads: int | None = 1
+    worker_memory: str = ""
 
     def __post_init__(self) -> None:
         if type(self.workers) is int and self.workers == 0:
@@ -119,11 +126,13 @@ class Local:
         whole = isinstance(self.threads, int) and not isinstance(self.threads, bool)
         if self.threads is not None and (not whole or self.threads < 1):
             raise ConfigError(f"threads={self.threads!r} must be a whole number of at least 1, or None.")
+        if self.worker_memory != "":
+            parse_bytes("worker_memory", self.worker_memory)
 
     @property
     def text(self) -> str:
         """The short text that means the same."""
-        return f"local:{self.workers}"
+        return f"local:{self.workers}" + (f",worker_memory={self.worker_memory}" if self.worker_memory else "")
 
     def core_for(self, worker: int, cores: list[int]) -> int | None:
         """The core that `worker` is pinned to, or None to leave it to the scheduler."""
@@ -157,13 +166,16 @@ def parse_cluster(cluster: str | Cluster) -> Cluster:
         return parse_remote(cluster)
     if kind not in CLUSTERS:
         raise ConfigError(f"cluster={cluster[:80]!r}: {unknown('kind', kind, CLUSTERS)} For example 'local:4'.")
+    count, comma, memory = count.partition(",worker_memory=") if kind == "local" else (count, "", "")
+    if comma and not memory:
+        raise ConfigError(f"cluster={cluster[:80]!r}: worker_memory= has no value. Give one, or leave the key out.")
     if colon and not re.fullmatch(r"[0-9]{1,9}", count):
         raise ConfigError(f"cluster={cluster[:80]!r}: the number of workers must be a whole number, as in '{kind}:4'.")
     if colon:
         _check_workers(kind, int(count))
     if kind == "inproc":
         return Inproc(int(count)) if count else Inproc()
-    return Local(int(count)) if count else Local()
+    return Local(int(count), worker_memory=memory) if count else Local()
 
 
 def check_num_envs(num_envs: object) -> int:

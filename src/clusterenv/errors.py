@@ -150,10 +150,15 @@ class EnvError(ClusterEnvError):
         seed: int | None,
         step: int | None,
         remote_traceback: str,
+        again: bool = False,
     ) -> EnvError:
-        """Build the error for an exception that an environment raised."""
+        """Build the error for an exception that an environment raised.
+
+        With `again` it was replaced before, more than once, and is not any more.
+        """
+        often = " again and again, in fresh environments too" if again else ""
         message = (
-            f"the environment in slot {slot} (seed {seed}, step {step}) raised in {doing}: "
+            f"the environment in slot {slot} (seed {seed}, step {step}) raised in {doing}{often}: "
             f"{type(cause).__name__}: {words_of(cause)}\n{remote_traceback.rstrip()}"
         )
         error = _env_error(type(cause), message)

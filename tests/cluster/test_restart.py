@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.cluster.restart import CrashLoops, fresh_seed
+from clusterenv.cluster.restart import LIMITS, Budgets, CrashLoops, Fault, Tries, fresh_seed
 
 
 def test_gives_up_after_the_limit_without_progress() -> None:
@@ -53,6 +53,50 @@ def test_with_progress_between_failures_it_goes_on_for_ever(gaps: list[int]) -> 
     for gap in gaps:
         steps += gap
         assert loops.tolerates("slot 0", steps)
+
+
+faults = st.sampled_from(Fault)
+
+
+@given(st.lists(st.tuples(faults, st.sampled_from(["worker 0", "worker 1"]), st.integers(0, 20))))
+def test_budgets_are_apart(history: list[tuple[Fault, str, int]]) -> None:
+    """Each kind and thing fares as if there were no other."""
+    budgets, alone = Budgets(), {(fault, thing): CrashLoops(LIMITS[fault]) for fault, thing, _ in history}
+    steps = 0
+    for fault, thing, gap in history:
+        steps += gap
+        assert budgets.tolerates(fault, thing, steps) == alone[fault, thing].tolerates(thing, steps)
+
+
+@given(faults, st.lists(st.integers(0, 9), max_size=60))
+def test_no_kind_goes_on_for_ever_without_progress(fault: Fault, gaps: list[int]) -> None:
+    budgets, steps = Budgets(), 0
+    for count, gap in enumerate(gaps):
+        steps += gap
+        assert budgets.tolerates(fault, "worker 0", steps) == (count < LIMITS[fault])
+
+
+def test_preemptions_are_tolerated_far_longer_than_crashes() -> None:
+    assert LIMITS[Fault.PREEMPTION] >= 10 * LIMITS[Fault.CRASH]
+
+
+@given(faults, faults)
+def test_forgiving_starts_every_budget_anew(spent: Fault, other: Fault) -> None:
+    budgets = Budgets(dict.fromkeys(Fault, 1))
+    assert [budgets.tolerates(spent, "slot 0", 0) for _ in range(2)] == [True, False]
+    budgets.forgive()
+    assert budgets.tolerates(spent, "slot 0", 0)
+    assert budgets.tolerates(other, "slot 0", 0) == (other is not spent)
+
+
+@given(st.lists(faults, max_size=80))
+def test_tries_end_with_the_first_budget_that_is_spent(history: list[Fault]) -> None:
+    tries = Tries()
+    for fault in history:
+        tries = tries.after(fault)
+    preempted = history.count(Fault.PREEMPTION)
+    assert (tries.crashes, tries.preemptions) == (len(history) - preempted, preempted)
+    assert tries.left == (tries.crashes < LIMITS[Fault.CRASH] and preempted < LIMITS[Fault.PREEMPTION])
 
 
 def test_without_a_seed_a_fresh_environment_has_none() -> None:

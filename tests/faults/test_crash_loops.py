@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,7 +77,9 @@ def test_raising_in_every_step(mode: AutoresetMode, cluster: str, switch: Switch
         assert losses >= 3, "a few failures are tolerated"
         assert isinstance(error, EnvError)
         assert isinstance(error, ValueError)
-        assert error.slot == 1
+        assert (error.slot, error.seed) == (1, 2)
+        assert "slot 1 (seed 2, step " in str(error)
+        assert "raised in step again and again, in fresh environments too: ValueError: planned error" in str(error)
         switch.off()
         goes_on(envs)
 
@@ -88,7 +91,10 @@ def test_raising_in_every_autoreset(mode: AutoresetMode, cluster: str, switch: S
         envs.reset(seed=1)
         switch.on()
         _, error = step_until_it_gives_up(envs, EnvError)
+        assert isinstance(error, EnvError)
         assert isinstance(error, ValueError)
+        assert (error.slot, error.seed) == (1, 2)
+        assert re.search(r"slot 1 \(seed 2, step \d+\) raised in .*: ValueError: planned error", str(error))
         switch.off()
         assert envs.reset(seed=1)[0].tolist() == [[slot, 0] for slot in range(4)]
         assert envs.step(actions(envs))[0].tolist() == [[slot, 1] for slot in range(4)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import shlex
@@ -63,6 +64,25 @@ def test_a_file_that_is_there_is_never_overwritten(tmp_path: pathlib.Path) -> No
         launcher.start(JOB)
     launcher.close(1.0)
     assert token.read_text() == "mine"
+
+
+def test_nodes_of_a_run_that_outlives_its_head_are_told_to_wait() -> None:
+    words = shlex.split(JoinLauncher(Join(bind="10.0.0.1:5555", key_file="keys", token_file="t")).script(JOB))
+    assert words[words.index("--token-file") :] == ["--token-file", "t", "--keep-trying", "600", "--import", "ale_py"]
+
+
+def test_the_token_of_a_killed_head_of_the_same_run_is_taken(tmp_path: pathlib.Path) -> None:
+    token = tmp_path / "token"
+    cluster = Join(bind="10.0.0.1:5555", key_file="keys", token_file=str(token))
+    JoinLauncher(cluster).start(JOB)
+    second = JoinLauncher(cluster)
+    second.start(JOB)
+    with pytest.raises(LaunchError, match="cannot be made"):
+        JoinLauncher(cluster).start(dataclasses.replace(JOB, keys="of another run"))
+    with pytest.raises(LaunchError, match="cannot be made"):
+        JoinLauncher(Join(token_file=str(token))).start(JOB)
+    second.close(1.0)
+    assert not token.exists()
 
 
 @pytest.mark.parametrize("by", ["file", "variable"])

@@ -168,6 +168,7 @@ def test_a_run_goes_on_where_it_was_saved(tmp_path: pathlib.Path) -> None:
     newest = checkpoints.load()
     assert newest is not None
     assert newest.tensors["optimizer/0/step"] == 5 * 2 * 2
+    assert [saved.facts["epoch"], newest.facts["epoch"]] == [0, 1], "versions of the first never look newer"
 
 
 def test_checkpoints_come_now_and_then(tmp_path: pathlib.Path) -> None:

@@ -185,7 +185,7 @@ def on_stage(
 ) -> Iterator[Head]:
     """A head that has started with these nodes."""
     monkeypatch.setattr(joining, "Hub", lambda keys, host, port, **options: theatre)
-    order = ([["X-v0", {}, []]], [0] * num_envs, AutoresetMode.NEXT_STEP, True)
+    order = ([["X-v0", {}, []]], [0] * num_envs, AutoresetMode.NEXT_STEP, True, "")
     head = Head()
     cluster = Tcp(nodes=len(theatre.puppets), wait_s=wait_s, silence_s=silence_s)
     head.node = RemoteNode(order, num_envs, cluster, theatre)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -11,7 +12,9 @@ import numpy as np
 import psutil
 import pytest
 
-from clusterenv import make_vec
+from clusterenv import WorkerLost, make_vec
+from clusterenv.cluster.restart import LIMITS, Budgets, Fault
+from clusterenv.env import recovery
 from tests.conformance.kit import (
     LIMIT_S,
     NUM_ENVS,
@@ -144,6 +147,38 @@ def test_a_second_signal_does_not_wait(make: Make, tmp_path: pathlib.Path) -> No
     node.send_signal(signal.SIGUSR2)
     assert lost(envs.step_wait()[4]) == SECOND
     assert not gate.exists()
+
+
+def leave_between_steps(envs: ClusterEnv, number: signal.Signals = signal.SIGTERM) -> None:
+    """End the second node, and see its slots lost in the next step and back in the one after."""
+    node, everything = second_node(envs)
+    send_to_all(everything, number)
+    wait_until(lambda: ended(node), LIMIT_S)
+    assert lost(envs.step(actions(envs))[4]) == SECOND
+    assert lost(envs.step(actions(envs))[4]) == []
+
+
+def test_leaving_uses_up_nothing_of_what_crashes_may(make: Make) -> None:
+    envs = make()
+    for _ in range(LIMITS[Fault.CRASH] + 1):
+        leave_between_steps(envs)
+    for _ in range(LIMITS[Fault.CRASH]):
+        leave_between_steps(envs, signal.SIGKILL)
+    leave_between_steps(envs)
+    with pytest.raises(WorkerLost, match="again and again") as caught:
+        leave_between_steps(envs, signal.SIGKILL)
+    assert caught.value.worker == 1
+
+
+def test_leaving_again_and_again_comes_to_an_end(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {**dict.fromkeys(Fault, 0), Fault.PREEMPTION: 1}
+    monkeypatch.setattr(recovery, "Budgets", functools.partial(Budgets, few))
+    envs = make()
+    leave_between_steps(envs)
+    with pytest.raises(WorkerLost, match=r"left: signal SIGTERM\. It was lost again and again"):
+        leave_between_steps(envs)
+    envs.reset(seed=QUIET)
+    leave_between_steps(envs)
 
 
 class beside:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clusterenv._version import __version__
+from clusterenv.cluster.restart import LIMITS, Fault
 from clusterenv.errors import LaunchError, WorkersMissing
-from clusterenv.node.returning import TRIES
 from clusterenv.wire import messages as m
 from tests.node.puppets import Head, Puppet, Theatre, on_stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_nodes_are_welcome_and_told_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +30,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a newer protocol": ({"protocol": m.PROTOCOL + 1}, rf"\(protocol {m.PROTOCOL + 1}\).*\(protocol {m.PROTOCOL}\)"),
     "another version": ({"clusterenv": "0.0.1"}, rf"clusterenv 0\.0\.1 .* the head has {__version__}"),
     "another run": ({"run": "f" * 16}, "belongs to another run"),
+    "one that has seen a later head": ({"epoch": 1}, r"served a later head of this run \(epoch 1; this one has 0\)"),
+    "one with things of another head": ({"fresh": False}, "what another head of this run has left"),
 }
 
 
@@ -44,6 +49,26 @@ def test_a_node_that_does_not_fit_is_refused(
     assert len(theatre.refusals(b"peer 1")) == 1
     assert theatre.refusals(b"peer 0") == []
     assert theatre.closed
+
+
+def test_what_a_refused_node_has_left_of_another_head_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers have numbers that this head gives to requests of its own."""
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        stale = Puppet(0)
+        theatre.puppets.append(stale)
+        stale.peer = b"peer 9"
+        theatre.arrive(stale.peer, [m.encode(stale.hello(theatre.run, incarnation="old", fresh=False))])
+        for number in range(1, 10):
+            theatre.arrive(stale.peer, [m.encode(m.Answer(number=number, error="late"))])
+        theatre.arrive(stale.peer, [m.encode(m.Lost(worker=0, life=0, cause="late"))])
+        theatre.arrive(stale.peer, [m.encode(m.Leave(reason="late"))])
+        head.node.listen()
+        assert theatre.refusals(stale.peer) == [
+            "it holds what another head of this run has left, and has to begin anew"
+        ]
+        assert head.node.losses() == []
+        assert head.node.alive(0)
 
 
 def test_too_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,22 +182,28 @@ def test_a_node_that_came_back_and_cannot_build_is_not_kept(monkeypatch: pytest.
         assert theatre.restarted == [0, 0], "the next try asks for a fresh one"
 
 
+def must_go(message: m.Message, frames: Any) -> list[Any]:
+    """What a puppet answers whose host is taken back before it has built anything."""
+    return [[m.encode(m.Leave(reason="signal SIGTERM", preempted=True))]] if isinstance(message, m.Build) else []
+
+
 class Revolving(Theatre):
-    """Whoever is started again comes at once, and the first so many cannot build anything.
+    """Whoever is started again comes at once, and the first so many do not get to the end.
 
     Args:
         bad: how many.
+        lie: what they answer.
     """
 
-    def __init__(self, bad: int) -> None:
+    def __init__(self, bad: int, lie: Callable[[m.Message, Any], list[Any]] = cannot_build) -> None:
         super().__init__()
-        self.bad = bad
+        self.bad, self.lie = bad, lie
 
     def restart(self, node: int) -> bool:
         super().restart(node)
         arrives_again(self, node, b"peer %d" % (10 + len(self.restarted)))
         if len(self.restarted) <= self.bad:
-            self.puppets[-1].lie = cannot_build
+            self.puppets[-1].lie = self.lie
         return True
 
     def lose_the_first(self, head: Head, *, patient: bool) -> None:
@@ -184,12 +215,12 @@ class Revolving(Theatre):
 
 
 def test_a_node_that_is_lost_again_while_it_builds_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    theatre = Revolving(bad=TRIES - 1)
+    theatre = Revolving(bad=LIMITS[Fault.CRASH] - 1)
     with on_stage(monkeypatch, theatre) as head:
         theatre.lose_the_first(head, patient=False)
         assert head.node.ready([0], 5.0) == {}
         assert head.node.alive(0)
-        assert theatre.restarted == [0] * TRIES
+        assert theatre.restarted == [0] * LIMITS[Fault.CRASH]
 
 
 def test_a_node_that_never_builds_is_tried_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +229,26 @@ def test_a_node_that_never_builds_is_tried_so_often_and_no_more(monkeypatch: pyt
         theatre.lose_the_first(head, patient=False)
         with pytest.raises(LaunchError, match="no such thing"):
             head.node.ready([0], 5.0)
-        assert theatre.restarted == [0] * TRIES
+        assert theatre.restarted == [0] * LIMITS[Fault.CRASH]
+
+
+def test_nodes_that_must_go_before_they_have_built_have_a_budget_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theatre = Revolving(bad=LIMITS[Fault.PREEMPTION] - 1, lie=must_go)
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.lose_the_first(head, patient=False)
+        assert head.node.ready([0], 5.0) == {}
+        assert theatre.restarted == [0] * LIMITS[Fault.PREEMPTION]
+
+
+def test_that_budget_has_an_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Revolving(bad=100, lie=must_go)
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.lose_the_first(head, patient=False)
+        with pytest.raises(LaunchError, match="left: signal SIGTERM"):
+            head.node.ready([0], 5.0)
+        assert theatre.restarted == [0] * LIMITS[Fault.PREEMPTION]
 
 
 def test_a_patient_place_stays_open_and_starts_no_more_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +258,7 @@ def test_a_patient_place_stays_open_and_starts_no_more_nodes(monkeypatch: pytest
         for _ in range(20):
             head.node.listen()
             assert head.node.built([0]) == {}
-        assert theatre.restarted == [0] * TRIES
+        assert theatre.restarted == [0] * LIMITS[Fault.CRASH]
         arrives_again(theatre, 0, b"peer 99")  # whoever comes by himself may have the place
         for _ in range(20):
             head.node.listen()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import torch
 
 import clusterenv
 from clusterenv.cluster.slots import share
+from clusterenv.wire import messages as m
 from tests.conformance.kit import kill_node
 from tests.policy.agents import CleanRL
 
@@ -95,3 +96,33 @@ def test_a_policy_that_was_never_played_leaves_nothing_behind() -> None:
         envs.attach(CleanRL(4, 2), seed=1, sync="never")
         with envs.stream(steps=3) as batches:
             assert np.isfinite(next(batches).logp).all()
+
+
+@pytest.mark.parametrize("version", [(2, 99), (3, 0)], ids=["of an earlier head", "of before"])
+def test_weights_that_are_late_are_refused(version: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    policy = CleanRL(4, 2)
+    with pole("tcp:nodes=1,workers=1") as envs:
+        envs.attach(policy, seed=1, sync="on-change", epoch=3)
+        with torch.no_grad():
+            next(iter(policy.parameters())).add_(0.1)
+        assert envs.publish(policy) == (3, 1)
+        assert envs.rollout(3).epoch == 3
+        node: Any = envs._engine.node
+        answers: list[m.Answer] = []
+        memory: Any = envs._detached and envs._detached._memory
+        node._crew.hosts[0].ask(
+            m.Weights,
+            lambda answer, frames: answers.append(answer),
+            [b"late"],
+            memory=memory.number,
+            offset=0,
+            size=4,
+            kind="fp32",
+            base=None,
+            version=version,
+            digest=b"",
+        )
+        assert node._wait_while(lambda: not answers, 30.0)
+        assert "versions never go back" in answers[0].error
+        assert (envs.rollout(3).version == 1).all()

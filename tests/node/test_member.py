@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import signal
@@ -183,7 +184,7 @@ def test_a_signal_ends_it_with_a_goodbye(
         while (got := hub.receive(1.0)) is not None:
             messages.append(m.decode_from_node(split(got[1])))
     assert code == OK
-    assert m.Leave(reason=f"signal {number.name}") in messages
+    assert m.Leave(reason=f"signal {number.name}", preempted=True) in messages
     assert "Traceback" not in said
 
 
@@ -381,3 +382,64 @@ def test_environments_that_are_slow_to_build() -> None:
     with contextlib.closing(make_vec(SLOW, 1, cluster="tcp:nodes=1,workers=1,silence_s=1", build_s=3.0)) as envs:
         envs.reset(seed=0)
         assert envs.step([1])[0].tolist() == [[0, 1]]
+
+
+# Nodes that outlive their head.
+
+
+def next_hello(hub: Hub) -> tuple[bytes, m.Hello, list[str]]:
+    """The next hello, and the reasons of goodbyes before it."""
+    reasons: list[str] = []
+    while True:
+        got = hub.receive(LIMIT_S)
+        assert got is not None
+        message = m.decode_from_node(split(got[1]))
+        if isinstance(message, m.Hello):
+            return got[0], message, reasons
+        if isinstance(message, m.Leave):
+            reasons.append(message.reason)
+
+
+def test_a_node_that_keeps_trying_comes_back_as_a_fresh_one_and_to_no_earlier_head(hub: Hub, keys: RunKeys) -> None:
+    told: list[bool] = []
+    membership = Membership(heads=[Address(HOST, hub.port)], keys=keys.node, workers=1, keep_trying_s=LIMIT_S)
+    thread = threading.Thread(target=lambda: told.append(run_node(membership)))
+    thread.start()
+    peer, first, _ = next_hello(hub)
+    assert (first.epoch, first.fresh) == (0, True)
+    tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=60.0, epoch=2))
+    tell(hub, peer, m.Refuse(reason="given up"))
+    peer, second, _ = next_hello(hub)
+    assert (second.epoch, second.fresh) == (2, True)
+    assert second.incarnation != first.incarnation
+    tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=60.0, epoch=1))
+    peer, third, reasons = next_hello(hub)
+    assert (third.epoch, third.fresh) == (2, True)
+    assert "is an earlier one (epoch 1); this node has served epoch 2" in reasons[-1]
+    tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=60.0, epoch=3))
+    tell(hub, peer, m.Close(limit_s=1.0))
+    thread.join(LIMIT_S)
+    assert told == [True]
+
+
+def test_a_broken_connection_is_not_a_new_life(hub: Hub, keys: RunKeys) -> None:
+    """The same process says who it is, and that it is not fresh."""
+    link = Link(keys.node, Address(HOST, hub.port))
+    mine = member.Member(Membership(heads=[], keys=keys.node), link, Address(HOST, hub.port))
+    try:
+        fresh = mine._hello()
+        mine._take([m.encode(m.Welcome(silence_s=60.0, beat_s=60.0, epoch=4))])
+        again = mine._hello()
+        assert (fresh.fresh, fresh.epoch, again.fresh, again.epoch) == (True, 0, False, 4)
+        assert fresh.incarnation == again.incarnation
+    finally:
+        link.close()
+
+
+@pytest.mark.parametrize("keep_trying_s", [0.0, 60.0])
+def test_keys_that_are_refused_are_refused_for_good(hub: Hub, keys: RunKeys, keep_trying_s: float) -> None:
+    stranger = dataclasses.replace(make_keys().node, server=keys.node.server)
+    heads = [Address(HOST, hub.port)]
+    with pytest.raises(LaunchError, match="refused the keys of this node") as caught:
+        run_node(Membership(heads=heads, keys=stranger, keep_trying_s=keep_trying_s))
+    assert not isinstance(caught.value, member.NoHead)

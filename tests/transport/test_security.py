@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import stat
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,9 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.errors import ConfigError
+from clusterenv.errors import ConfigError, LaunchError
 from clusterenv.private import write_private
-from clusterenv.transport.security import make_keys, parse_keys, read_key_file
+from clusterenv.transport.security import make_keys, open_run, parse_keys, read_key_file
 
 if TYPE_CHECKING:
     import pathlib
@@ -182,3 +184,68 @@ def test_any_value_in_any_field_is_refused_or_kept(data: Any) -> None:
         return  # equal to 1
     with pytest.raises(ConfigError):
         parse_keys(json.dumps(parts))
+
+
+# Keys of a run that outlives its head.
+
+
+def test_the_next_head_has_the_same_keys_and_a_higher_epoch(path: pathlib.Path) -> None:
+    first, epoch = open_run(path)
+    assert epoch == 0
+    assert [open_run(path) for _ in range(2)] == [(first, 1), (first, 2)]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_what_a_killed_head_has_left_aside_is_no_trouble(path: pathlib.Path) -> None:
+    first, _ = open_run(path)
+    path.with_name(f".{path.name}.new").write_text("half")
+    assert open_run(path) == (first, 1)
+
+
+def test_nodes_cannot_take_the_file_of_the_head_nor_the_head_theirs(path: pathlib.Path) -> None:
+    keys, _ = open_run(path)
+    with pytest.raises(ConfigError, match="this is no key file"):
+        read_key_file(path)
+    path.unlink()
+    write_private(path, keys.node.text())
+    with pytest.raises(ConfigError, match="does not hold the keys of a run"):
+        open_run(path)
+
+
+def test_keys_of_a_run_that_others_can_read_are_refused(path: pathlib.Path) -> None:
+    open_run(path)
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"others can read .*chmod 600"):
+        open_run(path)
+
+
+def test_a_link_to_keys_of_a_run_is_never_followed(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    open_run(path)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        open_run(link)
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**31, 1.0, "1", None, True, [0]])
+def test_an_epoch_that_is_none_is_refused(path: pathlib.Path, epoch: Any) -> None:
+    open_run(path)
+    content = {**json.loads(path.read_text()), "epoch": epoch}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="does not hold the keys of a run"):
+        open_run(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "{}", "x" * 5000, "[" * 4000])
+def test_what_are_no_keys_of_a_run_is_refused_and_kept(path: pathlib.Path, text: str) -> None:
+    write_private(path, text)
+    with pytest.raises(ConfigError, match="does not hold the keys of a run"):
+        open_run(path)
+    assert path.read_text() == f"{text}\n"
+
+
+def test_a_place_where_nothing_can_be_kept(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LaunchError, match="cannot be kept in"):
+        open_run(tmp_path / "file" / "keys")

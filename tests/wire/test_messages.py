@@ -32,14 +32,18 @@ FROM_NODE: list[Any] = [
     m.Answer(number=0),
     m.Rows(number=None, report=b"r", whole=False),
     m.Rows(number=2**62),
+    m.Lost(worker=0, life=0, cause="its memory grew", outgrown=True),
     m.Lost(worker=4095, life=2, cause="signal 9", slot=7, torn=None, reported=False),
     m.Beat(progress=[0, 5, 2**62], seen=9),
     m.Leave(reason="told to"),
+    m.Leave(reason="signal SIGTERM", preempted=True),
 ]
 FROM_HEAD: list[Any] = [
     m.Welcome(silence_s=10.0, beat_s=0.5),
+    m.Welcome(silence_s=10.0, beat_s=0.5, epoch=3),
     m.Refuse(reason="full"),
     m.Build(number=1, settled=0, blocks=[(0, 2), (2, 3)], recipes=b"x", limit_s=None),
+    m.Build(number=1, settled=0, blocks=[(0, 2)], recipes=b"x", limit_s=9.0, worker_memory="2GiB"),
     m.Bind(number=2, settled=1, spaces=b"s"),
     m.Step(number=3, settled=2, lock_step=True, whole=False, objects=b"o"),
     m.Post(number=4, settled=3, worker=0, message=b"m"),

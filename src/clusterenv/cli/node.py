@@ -65,6 +65,9 @@ class JoinArgs:
     """what this node is called in messages; empty for the name of the host"""
     insecure: bool = False
     """no encryption and no proof of who is who, as the head was started: for a network on which you trust everybody"""
+    keep_trying: float = 0.0
+    """how long to look for the head, in seconds: at the start, and when it is gone without a word, so that another head
+    of the same run finds this machine waiting; 0 to end with the head"""
 
 
 def node(argv: list[str]) -> int:
@@ -84,7 +87,9 @@ def join(argv: list[str]) -> int:
         keys = read_key_file(args.token_file)
     else:
         keys = parse_keys(os.environ.pop(TOKEN_VARIABLE, "") or _asked())
-    _run(args.head, keys, args, index=None, stdin=False)
+    if not 0 <= args.keep_trying < 1e9:  # NaN is refused as well
+        raise ConfigError(f"--keep-trying {args.keep_trying} must be seconds, from 0 to 1e9.")
+    _run(args.head, keys, args, index=None, stdin=False, keep_trying_s=args.keep_trying)
     return OK
 
 
@@ -104,7 +109,14 @@ def _own_index() -> int | None:
 
 
 def _run(
-    head: str, keys: NodeKeys, args: NodeArgs | JoinArgs, *, index: int | None, stdin: bool, alive_file: str = ""
+    head: str,
+    keys: NodeKeys,
+    args: NodeArgs | JoinArgs,
+    *,
+    index: int | None,
+    stdin: bool,
+    alive_file: str = "",
+    keep_trying_s: float = 0.0,
 ) -> bool:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if args.workers < 0:
@@ -121,6 +133,7 @@ def _run(
         index=index,
         stdin=stdin,
         alive_file=alive_file,
+        keep_trying_s=keep_trying_s,
     )
     return run_node(membership)
 

@@ -84,6 +84,7 @@ class Detached:
         runtime: what runs the policy on the workers.
         deterministic: act by the mode of the distribution.
         measure: estimate the drift even if the rule does not look at it.
+        epoch: of the versions, at least.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Detached:
         runtime: str,
         deterministic: bool,
         measure: bool,
+        epoch: int,
     ) -> None:
         leaves = leaves_of(observation_space)
         if leaves is None:
@@ -119,7 +121,7 @@ class Detached:
         self._spec.check(weights)
         self._once = EncodeOnce(self._spec, encoding)
         self._memory = SharedArrays.create(weights_layout(self._spec))
-        self.newest = Version(0, 0)
+        self.newest = Version(max(engine.node.epoch, whole_number("epoch", epoch, least=0)), 0)
         self.tally = Tally()
         built = self._policy.build()
         name = type(getattr(self._policy, "source", self._policy)).__name__

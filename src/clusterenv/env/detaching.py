@@ -48,6 +48,7 @@ class Detaching:
         runtime: str = "auto",
         deterministic: bool = False,
         measure: bool = False,
+        epoch: int = 0,
     ) -> None:
         """Move a policy to the workers, where it acts in `rollout` and `stream`.
 
@@ -61,6 +62,8 @@ class Detaching:
             runtime: "onnx" (workers without torch), "torch", or "auto".
             deterministic: act by the mode of the distribution, without exploring.
             measure: estimate the divergence for `stats` even if the rule does not look at it.
+            epoch: of the versions. A run that goes on from a checkpoint takes one more than before, so that no version
+                of the first head looks newer than those of the second. A cluster may know of a higher one.
 
         Raises:
             ConfigError: the policy does not fit the spaces, cannot travel, or an argument is wrong.
@@ -84,6 +87,7 @@ class Detaching:
                 runtime=runtime,
                 deterministic=deterministic,
                 measure=measure,
+                epoch=epoch,
             )
             self._let_go()
             self._detached = detached

@@ -203,6 +203,6 @@ def _remote_node(
     def remote() -> Node:
         from clusterenv.node.remote import RemoteNode
 
-        return RemoteNode((recipes, of_slot, mode, rebuild), len(factories), where)
+        return RemoteNode((recipes, of_slot, mode, rebuild, where.worker_memory), len(factories), where)
 
     return remote

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from clusterenv.cluster.restart import CrashLoops, fresh_seed
+from clusterenv.cluster.restart import Budgets, Fault, fresh_seed
 from clusterenv.config import OnLoss
 from clusterenv.errors import EnvError, LaunchError, WorkerLost
 from clusterenv.node.base import Message
@@ -47,7 +47,7 @@ class Recovery:
     ) -> None:
         self._node, self._arena, self._gather, self._observations = node, arena, gather, observations
         self._mode, self._on_loss, self._timeouts = autoreset_mode, on_loss, timeouts
-        self._loops = CrashLoops()
+        self._budgets = Budgets()
         self._replaced = np.zeros(len(node.blocks), dtype=np.int64)
         self._starting: list[int] = []
         self._left_out: set[int] = set()  # those that an elastic stream goes on without
@@ -64,7 +64,7 @@ class Recovery:
             if seed is not None:
                 self.seeds[slot] = seed
         self._gather.count_from_here(slots)
-        self._loops.forgive()
+        self._budgets.forgive()
         for worker in range(len(self._node.blocks)):
             if not self._node.alive(worker) and worker not in self._starting:
                 self.replace(worker)
@@ -92,14 +92,16 @@ class Recovery:
     def go_on_or_raise(self, loss: Loss) -> None:
         """Start a replacement for a lost worker, or raise WorkerLost."""
         steps = self._gather.steps_ever(self._node.blocks[loss.worker].start)
-        tolerable = self._loops.tolerates(f"worker {loss.worker}", steps)
+        tolerable = self._budgets.tolerates(loss.fault, f"worker {loss.worker}", steps)
         if self.elastic and not tolerable:
             _logger.warning("worker %d is lost again and again (%s); the others go on", loss.worker, loss.cause)
             self._left_out.add(loss.worker)
             return
-        if self._on_loss is OnLoss.RAISE or not tolerable:
+        # A limit on memory is there to be reached; who sets one asks for fresh workers, whatever `on_loss` says.
+        told = self._on_loss is OnLoss.RAISE and loss.fault is not Fault.MEMORY
+        if told or not tolerable:
             self._give_up()
-            raise self.error_of(loss, again=self._on_loss is not OnLoss.RAISE)
+            raise self.error_of(loss, again=not told)
         _logger.warning("worker %d is lost (%s); starting another", loss.worker, loss.cause)
         self.replace(loss.worker)
 
@@ -189,9 +191,10 @@ class Recovery:
             steps = self._gather.steps_ever(failure.slot) + played * before[failure.slot] // counts[failure.slot]
             before[failure.slot] += 1
             may_go_on = self.was_reset and failure.recovered
-            if not may_go_on or not self._loops.tolerates(f"slot {failure.slot}", steps):
+            tolerable = self._budgets.tolerates(Fault.ENVIRONMENT, f"slot {failure.slot}", steps)
+            if not may_go_on or not tolerable:
                 self._give_up()
-                raise self.env_error(failure) from failure.error
+                raise self.env_error(failure, again=may_go_on) from failure.error
             text = f"{type(failure.error).__name__}: {failure.error}"
             _logger.warning("slot %d raised in %s and was replaced: %s", failure.slot, failure.doing, text)
 
@@ -250,8 +253,8 @@ class Recovery:
         self.must_reset = True
         self.forget_requests()
 
-    def env_error(self, failure: Failure) -> EnvError:
-        """The error for an environment that raised."""
+    def env_error(self, failure: Failure, *, again: bool = False) -> EnvError:
+        """The error for an environment that raised; `again` if it was replaced before, and is not any more."""
         return EnvError.of(
             failure.error,
             slot=failure.slot,
@@ -259,6 +262,7 @@ class Recovery:
             seed=self.seeds[failure.slot],
             step=self._gather.steps(failure.slot),
             remote_traceback=failure.traceback,
+            again=again,
         )
 
 

@@ -10,7 +10,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from clusterenv.errors import LaunchError
-from clusterenv.private import write_private
+from clusterenv.private import holds, write_private
 
 if TYPE_CHECKING:
     from clusterenv.clusters import Join
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _FOLDER = pathlib.Path("~/.clusterenv")
+_KEEP_TRYING_S = 600
 
 
 class JoinLauncher:
@@ -38,7 +39,9 @@ class JoinLauncher:
         heads = job.arguments[job.arguments.index("--head") + 1].split(",")
         rest = [word for word in job.arguments if word not in ("--head", ",".join(heads))]
         address = heads[0].partition("://")[2]
-        words = ["clusterenv", "join", f"cluster://{address}", "--token-file", str(self._path()), *rest]
+        # Only a head with a file of keys can have a successor that these nodes know.
+        wait = ["--keep-trying", str(_KEEP_TRYING_S)] if self._cluster.key_file else []
+        words = ["clusterenv", "join", f"cluster://{address}", "--token-file", str(self._path()), *wait, *rest]
         return shlex.join(words) + "\n"
 
     def start(self, job: NodeJob) -> None:
@@ -46,7 +49,9 @@ class JoinLauncher:
         token = self._path()
         try:
             token.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_private(token, job.keys)
+            # A head of this run that was killed has left it.
+            if not (self._cluster.key_file and holds(token, job.keys)):
+                write_private(token, job.keys)
         except OSError as error:
             raise LaunchError(f"the token file {str(token)!r} cannot be made: {error.strerror}.") from error
         self._token = token

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from clusterenv.cluster.restart import Fault
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -28,6 +30,7 @@ class Loss(NamedTuple):
         slot: the slot it was stepping, or None.
         torn: the slot whose row it was writing, which may be half old and half new, or None.
         reported: whether everything that it had announced has arrived.
+        fault: whose budget it is counted in.
     """
 
     worker: int
@@ -35,6 +38,7 @@ class Loss(NamedTuple):
     slot: int | None
     torn: int | None
     reported: bool = True
+    fault: Fault = Fault.CRASH
 
 
 class Message(NamedTuple):
@@ -54,6 +58,10 @@ class Node(Protocol):
     @property
     def blocks(self) -> Sequence[range]:
         """The slots of each worker."""
+
+    @property
+    def epoch(self) -> int:
+        """Which head of its run this is: 0 for the first."""
 
     @property
     def news_s(self) -> float:

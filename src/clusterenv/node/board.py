@@ -28,6 +28,7 @@ class Board:
         self._done, self._frames = arena.column(Word.DONE), arena.column(Word.FRAMES)
         self._sleeps = arena.column(Word.SLEEPS)
         self._slot, self._writing = arena.column(Word.SLOT), arena.column(Word.WRITING)
+        self._memory = arena.column(Word.MEMORY)
         count = arena.spec.num_workers
         # Request numbers and counts of messages run over after two thousand million; only equality matters.
         self._asked = np.zeros(count, dtype=np.int32)
@@ -45,6 +46,7 @@ class Board:
         self._frames[worker] = self._read[worker]
         self._sleeps[worker] = 0
         self._slot[worker] = self._writing[worker] = -1
+        self._memory[worker] = 0
         self._excused[worker] = False
 
     def excuse(self, worker: int) -> None:
@@ -98,6 +100,10 @@ class Board:
     def note_read(self, worker: int) -> None:
         """One message of this worker has been read."""
         self._read[worker : worker + 1] += 1  # as an array, which runs over in silence; a scalar warns
+
+    def outgrown(self, worker: int) -> int:
+        """To how many MiB the memory of a worker has grown that ends because of it; 0 if it does not."""
+        return int(self._memory[worker])
 
     def position(self, worker: int) -> tuple[int | None, int | None]:
         """The slot that a worker is stepping, and the one whose row it may be writing."""

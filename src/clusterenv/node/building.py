@@ -19,18 +19,20 @@ def ask_to_build(host: Host, order: Any, limit_s: float | None, found: dict[int,
 
     Args:
         host: the node.
-        order: recipes, the recipe of every slot of the batch, the autoreset mode, and whether lost ones are rebuilt.
+        order: recipes, the recipe of every slot of the batch, the autoreset mode, whether lost ones are rebuilt, and
+            how much memory a worker may have.
         limit_s: for the node.
         found: takes the answer.
     """
-    recipes, of_slot, mode, rebuild = order
+    recipes, of_slot, mode, rebuild, memory = order
     mine = of_slot[host.slots.start : host.slots.stop]
 
     def built(answer: m.Answer, frames: Sequence[Any]) -> None:
         found[host.index] = answer.error or CODEC.unpack(answer.value)
 
     blocks = [(block.start, block.stop) for block in host.blocks]
-    host.ask(m.Build, built, blocks=blocks, recipes=CODEC.pack((recipes, mine, mode, rebuild)), limit_s=limit_s)
+    packed = CODEC.pack((recipes, mine, mode, rebuild))
+    host.ask(m.Build, built, blocks=blocks, recipes=packed, limit_s=limit_s, worker_memory=memory)
 
 
 def ask_to_bind(host: Host, spaces: tuple[Any, Any], seeds: Any, bound: dict[int, list[int | None]]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterenv.cluster.requests import Asking
+from clusterenv.cluster.restart import Fault
 from clusterenv.launchers.tail import shown
 from clusterenv.wire import messages as m
 
@@ -36,6 +37,7 @@ class Host:
         heard_s: when it was last heard.
         lost: whether it is given up.
         cause: why it was given up.
+        fault: what kind of fault that was.
         generation: how often its place was taken by another node.
         lives: how often each of its workers was replaced.
         spoilt: how often it could not use the weights that it was given.
@@ -54,6 +56,7 @@ class Host:
     heard_s: float = field(default_factory=time.monotonic)
     lost: bool = False
     cause: str = ""
+    fault: Fault = Fault.CRASH
     generation: int = 0
     lives: list[int] = field(default_factory=list)
     spoilt: int = 0
@@ -131,9 +134,9 @@ class Host:
             self.tell(m.Again())
         self.reminded_s = now_s
 
-    def give_up(self, cause: str) -> None:
+    def give_up(self, cause: str, fault: Fault) -> None:
         """It will not answer any more."""
-        self.lost, self.cause = True, cause
+        self.lost, self.cause, self.fault = True, cause, fault
         self._asking.forget()
         self._handlers.clear()
         self._sizes.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import ipaddress
 import logging
+import pathlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
 from clusterenv.node.host import Host
 from clusterenv.transport.addresses import LOOPBACK, own_addresses
-from clusterenv.transport.security import make_keys
+from clusterenv.transport.security import make_keys, open_run
 from clusterenv.transport.sockets import Address, Hub
 from clusterenv.wire import messages as m
 from clusterenv.wire.frames import split as split_frames
@@ -46,7 +47,7 @@ class Joining:
         self._cluster = cluster
         self.silence_s, self.beat_s = cluster.silence_s, cluster.silence_s / self.beats
         self._launcher = launcher_for(cluster) if launcher is None else launcher
-        self._keys = make_keys()
+        self._keys, self.epoch = make_keys(), 0
         self._hub: Hub | None = None
         self._hosts: dict[str, Host] = {}  # by incarnation, those that are welcome
         self._peers: dict[bytes, Host] = {}
@@ -64,6 +65,8 @@ class Joining:
     def gather(self, num_envs: int) -> tuple[list[Host], list[range]]:
         """Start the nodes, wait until all are there, and give each its slots."""
         host, port = self._listening()
+        if isinstance(self._cluster, Join) and self._cluster.key_file:
+            self._keys, self.epoch = open_run(pathlib.Path(self._cluster.key_file).expanduser())
         if self._cluster.insecure:
             _check_private(host)
             _logger.warning(INSECURE)
@@ -225,10 +228,14 @@ class Joining:
             )
         if hello.run != self._keys.node.run:
             return "it belongs to another run"
+        if hello.epoch > self.epoch:
+            return f"it has served a later head of this run (epoch {hello.epoch}; this one has {self.epoch})"
+        if not hello.fresh:
+            return "it holds what another head of this run has left, and has to begin anew"
         return None
 
     def _welcome(self, peer: bytes) -> None:
-        self._open().send(peer, [m.encode(m.Welcome(silence_s=self.silence_s, beat_s=self.beat_s))])
+        self._open().send(peer, [m.encode(m.Welcome(silence_s=self.silence_s, beat_s=self.beat_s, epoch=self.epoch))])
 
     # After a loss.
 

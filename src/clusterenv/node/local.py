@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from clusterenv.amounts import parse_bytes
+from clusterenv.cluster.restart import Fault
 from clusterenv.config import usable_cores
 from clusterenv.errors import LaunchError, ResultError
 from clusterenv.node.base import Loss, Message
@@ -67,6 +69,7 @@ class LocalNode(Here):
         self._owner = os.getpid()
         self._cluster = cluster
         self._builds = [_pickled(build) for build in builders]
+        self._memory = parse_bytes("worker_memory", cluster.worker_memory) if cluster.worker_memory else None
         self._cores = sorted(os.sched_getaffinity(0))
         # Spinning takes a core from somebody, unless there is one that none of our workers needs.
         self._spare_core = usable_cores() > len(blocks)
@@ -366,7 +369,7 @@ class LocalNode(Here):
                 raise
         handle.renew(channel, token)
         build, authkey = self._builds[handle.worker], bytes(multiprocessing.current_process().authkey)
-        setup = Setup(handle.worker, search_path(), self._spare_core, build, authkey)
+        setup = Setup(handle.worker, search_path(), self._spare_core, build, self._memory, authkey)
         try:
             channel.send(setup, limit_s)
         except (ChannelClosed, ChannelTimeout) as error:
@@ -425,12 +428,15 @@ class LocalNode(Here):
             return
         handle.lost = True
         slot = torn = None
-        reported = True
+        reported, fault = True, Fault.CRASH
         if handle.bound:
+            if grown := self._board.outgrown(handle.worker):
+                cause = f"its memory grew to {grown:,} MiB, and worker_memory is {self._cluster.worker_memory}"
+                fault = Fault.MEMORY
             slot, torn = self._board.position(handle.worker)
             reported = not self._board.unread(handle.worker)
             self._board.excuse(handle.worker)
-        self._losses.append(Loss(handle.worker, cause, slot, torn, reported))
+        self._losses.append(Loss(handle.worker, cause, slot, torn, reported, fault))
 
     def _close_gently(self, limit_s: float | None) -> None:
         end = None if limit_s is None else time.monotonic() + limit_s

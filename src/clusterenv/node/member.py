@@ -2,6 +2,9 @@
 
 A signal means that an engine wants the host back: the node finishes the requests that it is at, hands over their
 answers, tells the head that it leaves, and ends well.
+
+A node that was told to keep trying outlives its head: it ends its workers, as it always does, and waits for another
+head of the same run, to which it comes as a fresh node.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 
@@ -47,6 +50,8 @@ _GOODBYE_S = 0.5
 _DRAIN_S, _LAST_ANSWERS_S = 20.0, 5.0
 # Once there is a connection: a head that is busy learning lets nobody in meanwhile.
 _WELCOME_S = 600.0
+# How often a node that keeps trying looks for its head.
+_RETRY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,7 @@ class Membership:
         index: which node of its launcher it is, if that is known.
         stdin: whether the node ends when standard input closes.
         alive_file: is touched as long as the node is in touch with the head; "" for none.
+        keep_trying_s: how long it looks for the head, at the start and whenever it has lost it; 0 ends with the head.
     """
 
     heads: Sequence[Address]
@@ -72,6 +78,11 @@ class Membership:
     index: int | None = None
     stdin: bool = False
     alive_file: str = ""
+    keep_trying_s: float = 0.0
+
+
+class NoHead(LaunchError):
+    """There is no head that lets this node in; one may come."""
 
 
 def run_node(membership: Membership) -> bool:
@@ -83,20 +94,73 @@ def run_node(membership: Membership) -> bool:
     """
     for module in membership.imports:
         _import(module)
-    address = _first_reachable(membership.heads)
-    link = Link(membership.keys, address)
-    member = Member(membership, link, address)
+    epoch, lost_s = 0, time.monotonic()
+    while True:
+        life = _live(membership, epoch)
+        if life.problem is None:
+            return life.told
+        if life.let_in:
+            epoch, lost_s = life.epoch, time.monotonic()
+        left_s = lost_s + membership.keep_trying_s - time.monotonic()
+        if left_s <= 0:
+            raise life.problem
+        _logger.warning("%s Looking for a head of this run for %.0f s more.", words_of(life.problem), left_s)
+        time.sleep(min(_RETRY_S, left_s))
+
+
+class _Life(NamedTuple):
+    """From the search for a head to the end of its service.
+
+    Attributes:
+        told: whether the head has told us to end.
+        problem: why another life may follow, or None.
+        let_in: whether a head has let us in.
+        epoch: of the last head that has.
+    """
+
+    told: bool
+    problem: NoHead | GivenUp | None
+    let_in: bool = False
+    epoch: int = 0
+
+
+def _live(membership: Membership, epoch: int) -> _Life:
     try:
-        return member.run()
+        address = _first_reachable(membership.heads)
+    except NoHead as error:
+        return _Life(False, error)
+    link = Link(membership.keys, address)
+    member = Member(membership, link, address, epoch)
+    told = False
+    problem: NoHead | GivenUp | None = None
+    try:
+        told = member.run()
+        if member.abandoned and membership.keep_trying_s:
+            problem = NoHead("the head fell silent.")
+    except (NoHead, GivenUp) as error:
+        problem = error
     finally:
         link.close(_LAST_ANSWERS_S if member.draining else _GOODBYE_S)
+    return _Life(told, problem, member.let_in, member.epoch)
 
 
 class Member:
-    """One node's connection and what it serves through it."""
+    """One node's connection and what it serves through it.
 
-    def __init__(self, membership: Membership, link: Link, address: Address) -> None:
+    Args:
+        membership: how it joins.
+        link: the connection.
+        address: of the head.
+        epoch: of the last head that this process has served; an earlier one is not let in any more.
+
+    Attributes:
+        epoch: the same, with the head of this connection.
+        abandoned: whether it has ended because the head fell silent.
+    """
+
+    def __init__(self, membership: Membership, link: Link, address: Address, epoch: int = 0) -> None:
         self._membership, self._link, self._address = membership, link, address
+        self.epoch, self.abandoned = epoch, False
         self._service = Service(self._send, membership.imports)
         self._outbox: collections.deque[list[Any]] = collections.deque()
         self._incarnation = secrets.token_hex(8)
@@ -124,10 +188,15 @@ class Member:
             raise
         finally:
             self._flush()
-            self._link.send([m.encode(m.Leave(reason=self._why))])
+            self._link.send([m.encode(m.Leave(reason=self._why, preempted=self.draining))])
             self._service.close(0.0)
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @property
+    def let_in(self) -> bool:
+        """Whether the head has let us in."""
+        return self._welcome
 
     @property
     def draining(self) -> bool:
@@ -153,11 +222,12 @@ class Member:
         limit_s = _WELCOME_S if self._connected and not self._welcome else self._silence_s
         if silent_s > limit_s:
             if not self._welcome:
-                raise LaunchError(
+                raise NoHead(
                     f"the head at {self._address.url} did not let this node in within {limit_s:.0f} s. Is the key file "
                     "that of this run?"
                 )
             self._why = f"the head fell silent for {silent_s:.0f} s"
+            self.abandoned = True
             return True
         if self._membership.stdin and _closed(sys.stdin.fileno()):
             self._why = "standard input was closed"
@@ -218,7 +288,13 @@ class Member:
             kind = GivenUp if self._welcome else LaunchError
             raise kind(f"the head refused this node: {message.reason}")
         if isinstance(message, m.Welcome):
+            if message.epoch < self.epoch:
+                raise NoHead(
+                    f"the head at {self._address.url} is an earlier one (epoch {message.epoch}); this node has served "
+                    f"epoch {self.epoch}. End that head."
+                )
             self._welcome = True
+            self.epoch = self._service.epoch = message.epoch
             self._silence_s, self._beat_s = message.silence_s, message.beat_s
         elif isinstance(message, m.Heard):
             self._unheard = False
@@ -258,6 +334,8 @@ class Member:
             cores=usable_cores(),
             workers=mine.workers,
             imports=list(mine.imports),
+            epoch=self.epoch,
+            fresh=not self._welcome,
         )
 
 
@@ -277,7 +355,7 @@ def _first_reachable(heads: Sequence[Address]) -> Address:
         if problem is None:
             return address
         tried.append(f"{address.host}:{address.port} ({problem})")
-    raise LaunchError(
+    raise NoHead(
         f"head address not reachable from the node {socket.gethostname()}: tried {', '.join(tried)}. Open the port, or "
         "set bind= of the cluster to an address of the head that its nodes can reach."
     )

@@ -12,6 +12,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from clusterenv.cluster.restart import Fault
 from clusterenv.errors import LaunchError, ProtocolError
 from clusterenv.node.base import Loss
 from clusterenv.node.building import ask_to_bind, ask_to_build
@@ -200,6 +201,11 @@ class RemoteNode:
     # Weights.
 
     @property
+    def epoch(self) -> int:
+        """Which head of its run this is."""
+        return self._joining.epoch
+
+    @property
     def news_s(self) -> float:
         """Nodes tell of the steps with their beats, of which one may be late."""
         return 3 * self._joining.beat_s
@@ -300,8 +306,9 @@ class RemoteNode:
         problems = {worker: self._problems.pop(worker, None) for worker in workers}
         for worker in workers:
             if problems[worker] is None and not self._crew.alive[worker]:
-                cause = self._crew.host_of(worker).cause or f"it did not come back within {limit_s} s"
-                self._losses.append(Loss(worker, cause, None, None))
+                host = self._crew.host_of(worker)
+                cause = host.cause or f"it did not come back within {limit_s} s"
+                self._losses.append(Loss(worker, cause, None, None, fault=host.fault))
         return {worker: problem for worker, problem in problems.items() if problem is not None}
 
     def built(self, workers: Sequence[int]) -> dict[int, Reply | None]:
@@ -387,7 +394,8 @@ class RemoteNode:
                 host.seen = max(host.seen, message.seen)
                 self._lending.take_progress(host.workers, message.progress)
             elif isinstance(message, m.Leave):
-                self._give_up(host, f"its node {host.name} left: {message.reason}")
+                fault = Fault.PREEMPTION if message.preempted else Fault.CRASH
+                self._give_up(host, f"its node {host.name} left: {message.reason}", fault)
             elif isinstance(message, ProtocolError):
                 self._give_up(host, f"its node {host.name} broke the protocol: {message}")
         except (ProtocolError, TypeError, ValueError, LookupError, ArithmeticError) as error:
@@ -409,7 +417,8 @@ class RemoteNode:
         worker = host.workers.start + message.worker
         if not {message.slot, message.torn} <= {None, *self.blocks[worker]}:
             raise ProtocolError(f"worker {worker} was lost in slot {message.slot}, which it does not have.")
-        self._record(Loss(worker, message.cause, message.slot, message.torn, message.reported))
+        fault = Fault.MEMORY if message.outgrown else Fault.CRASH
+        self._record(Loss(worker, message.cause, message.slot, message.torn, message.reported, fault))
 
     def _look_after_hosts(self, now: float) -> None:
         for host in self._crew.hosts:
@@ -425,15 +434,15 @@ class RemoteNode:
                 if now - host.reminded_s > _AGAIN_S and self._arena is not None:
                     host.remind(self._arena, now)
 
-    def _give_up(self, host: Host, cause: str) -> None:
+    def _give_up(self, host: Host, cause: str, fault: Fault = Fault.CRASH) -> None:
         if host.lost or self.closed:
             return
         _logger.warning("node %s is lost: %s", host.name, cause)
         host.tell(m.Refuse(reason=f"given up: {cause}"[:1000]))  # should it still be there, it goes
-        host.give_up(cause)
+        host.give_up(cause, fault)
         self._stepping.discard(host.index)
         for worker in host.workers:
-            self._record(Loss(worker, cause, None, None, reported=False))
+            self._record(Loss(worker, cause, None, None, reported=False, fault=fault))
 
     def _until(self, done: Callable[[], bool], limit_s: float | None, what: str, hosts: Sequence[Host]) -> None:
         """Wait for something that these hosts do; others may be lost meanwhile, and are dealt with afterwards."""

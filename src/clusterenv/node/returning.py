@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from clusterenv.cluster.restart import Fault, Tries
 from clusterenv.errors import ClusterEnvError, LaunchError, words_of
 from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.starting import raise_remote_start_error
@@ -21,8 +22,6 @@ _logger = logging.getLogger(__name__)
 
 # Another host may be lost meanwhile, and its launcher tell of that one; for memory that a node makes.
 _PATIENCE_S, _MEMORY_S = 5.0, 60.0
-# How often a node is started in the place of a lost one. It may be lost again while it builds; not for ever.
-TRIES = 3
 
 
 class Returns:
@@ -50,7 +49,7 @@ class Returns:
     def expect(self, lost: Host, worker: int, seeds: Sequence[int | None], *, patient: bool) -> None:
         """A worker of a lost host is wanted again: a node shall take the place, one for all its workers."""
         if lost.index not in self._ways:
-            self._begin(lost, {}, patient=patient, tries=1)
+            self._begin(lost, {}, patient=patient, tries=Tries())
         self._ways[lost.index].seeds[worker] = seeds
 
     def hurry(self) -> None:
@@ -82,9 +81,9 @@ class Returns:
                 back.append((way.host, way.pids))
         return back
 
-    def _begin(self, lost: Host, seeds: dict[int, Sequence[int | None]], *, patient: bool, tries: int) -> None:
+    def _begin(self, lost: Host, seeds: dict[int, Sequence[int | None]], *, patient: bool, tries: Tries) -> None:
         expected = sum(1 for way in self._ways.values() if way.host is None)
-        self._joining.make_room(lost, expected, start=tries <= TRIES, patient=patient)
+        self._joining.make_room(lost, expected, start=tries.left, patient=patient)
         way = Return(self._joining, lost, self._order, self._spaces, self._start_s, patient=patient, tries=tries)
         way.seeds = seeds
         self._ways[lost.index] = way
@@ -99,7 +98,7 @@ class Returns:
 
     def _try_again(self, way: Return, error: BaseException) -> None:
         try:
-            self._begin(self._crew.hosts[way.old.index], way.seeds, patient=way.patient, tries=way.tries + 1)
+            self._begin(self._crew.hosts[way.old.index], way.seeds, patient=way.patient, tries=way.tries_now)
         except LaunchError:  # that there is no other node is no news beside what was wrong with this one
             raise error from None
 
@@ -114,7 +113,7 @@ class Return:
         spaces: of the batch.
         start_s: how long building may take.
         patient: whether its place stays free for as long as nobody comes.
-        tries: how often a node was started for it, with this one.
+        tries: how often a node was started for it in vain: it may be lost again while it builds.
 
     Attributes:
         seeds: of its workers, which are fresh, by their number within the host.
@@ -131,7 +130,7 @@ class Return:
         start_s: float | None,
         *,
         patient: bool,
-        tries: int,
+        tries: Tries,
     ) -> None:
         self._joining, self.old, self._order, self._spaces, self._start_s = joining, old, order, spaces, start_s
         self.patient, self.tries = patient, tries
@@ -150,9 +149,14 @@ class Return:
             self._began_s = time.monotonic()
         self.patient = False
 
+    @property
+    def tries_now(self) -> Tries:
+        """With this one."""
+        return self.tries.after(Fault.CRASH if self.host is None else self.host.fault)
+
     def may_try_again(self, error: BaseException) -> bool:
         """Whether another node may take the place, after this error: if one was lost again, or if we are patient."""
-        lost_again = self.host is not None and not self._late and self.tries < TRIES
+        lost_again = self.host is not None and not self._late and self.tries_now.left
         return (lost_again and isinstance(error, LaunchError)) or (self.patient and isinstance(error, ClusterEnvError))
 
     def progress(self) -> bool:

@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from clusterenv.cluster.requests import Answering, Turn
+from clusterenv.cluster.restart import Fault
 from clusterenv.config import Local
 from clusterenv.errors import ClusterEnvError, EnvError, ProtocolError, words_of
 from clusterenv.node import base
@@ -30,7 +31,7 @@ from clusterenv.node.records import (
 from clusterenv.node.steps import Steps
 from clusterenv.spaces import leaves_of
 from clusterenv.sync.codec import Encoded, decode
-from clusterenv.sync.versions import Version
+from clusterenv.sync.versions import Version, check_forward
 from clusterenv.transport.arena import Arena, ArenaSpec
 from clusterenv.transport.fragments import Fragments
 from clusterenv.transport.shared import SharedArrays
@@ -96,6 +97,7 @@ class Service:
         self._lives: list[int] = []
         self._told: dict[int, list[Any]] = {}  # losses, by worker, until it is replaced
         self.ended = False
+        self.epoch = 0  # of the head
 
     @property
     def seen(self) -> int:
@@ -190,7 +192,9 @@ class Service:
         if self._node is not None or not blocks or not ordered:
             raise ProtocolError(f"blocks {request.blocks} cannot be built here.")
         builders = builders_of(CODEC.unpack(request.recipes), blocks, self._imports)
-        self._node = node = LocalNode(builders, blocks, Local(len(blocks)), spared=True)
+        self._node = node = LocalNode(
+            builders, blocks, Local(len(blocks), worker_memory=request.worker_memory), spared=True
+        )
         self._lives = [0] * len(blocks)
         try:
             found = [describe_plainly(each) for each in node.start(request.limit_s)]
@@ -286,7 +290,9 @@ class Service:
         store = self._stores.get(request.memory)
         if store is None:
             raise ProtocolError("weights arrived for a policy that is not attached here.")
-        version = Version(*request.version)
+        # Whatever is late: weights never go back, nor to those of an earlier head.
+        held = Version(self.epoch, 0) if store.held is None else store.held.version
+        version = check_forward(held, Version(*request.version))
         payload = store.arriving.take(version, request.offset, request.size, frames[0])
         if payload is not None:
             base_version = None if request.base is None else Version(*request.base)
@@ -380,6 +386,7 @@ class Service:
                 slot=loss.slot,
                 torn=loss.torn,
                 reported=loss.reported,
+                outgrown=loss.fault is Fault.MEMORY,
             )
             self._told[loss.worker] = [m.encode(told)]
             self._send(self._told[loss.worker])

@@ -55,6 +55,7 @@ class Word(enum.IntEnum):
     SLEEPS = _WORDS + 2  # the worker sleeps until GO changes
     SLOT = 2 * _WORDS  # the slot being stepped, for "it hung in slot 5"
     WRITING = 2 * _WORDS + 1  # the slot whose row was last written to: if killed there, it may be half old, half new
+    MEMORY = 2 * _WORDS + 2  # set by a worker that ends because it has outgrown its memory: to how many MiB
 
 
 class Command(enum.IntEnum):

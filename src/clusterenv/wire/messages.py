@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Grows with every change to what follows. Head and node must have the same.
-PROTOCOL = 1
+PROTOCOL = 2
 
 NAME_CHARS = 256
 _TEXT_CHARS, _MAX_WORKERS = 100_000, 4096
@@ -55,6 +55,8 @@ class Hello(Message, frozen=True):
     cores: Number
     workers: Number  # how many it wants to have; 0 for one per core
     imports: Annotated[list[Name], Meta(max_length=1000)]
+    epoch: Number = 0  # of the last head that has let this process in
+    fresh: bool = True  # whether it holds nothing of any head: no environments, no answers
 
 
 class Answer(Message, frozen=True):
@@ -85,6 +87,7 @@ class Lost(Message, frozen=True):
     slot: Number | None = None
     torn: Number | None = None
     reported: bool = True
+    outgrown: bool = False  # it has ended by itself, because of its memory
 
 
 class Beat(Message, frozen=True):
@@ -95,9 +98,10 @@ class Beat(Message, frozen=True):
 
 
 class Leave(Message, frozen=True):
-    """The node goes, and why."""
+    """The node goes, and why; `preempted` if its host is taken back."""
 
     reason: Text
+    preempted: bool = False
 
 
 # From the head. Those with a number are carried out in their order, each once, and answered.
@@ -108,6 +112,7 @@ class Welcome(Message, frozen=True):
 
     silence_s: Seconds
     beat_s: Seconds
+    epoch: Number = 0  # of this head
 
 
 class Heard(Message, frozen=True):
@@ -137,6 +142,7 @@ class Build(Request, frozen=True, kw_only=True):
     blocks: Annotated[list[tuple[Number, Number]], Meta(max_length=_MAX_WORKERS)]
     recipes: bytes
     limit_s: Seconds | None
+    worker_memory: Name = ""
 
 
 class Bind(Request, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from clusterenv.transport.arena import Arena, Command, Word, next_count
 from clusterenv.transport.channel import Channel, ChannelClosed, pack
 from clusterenv.transport.shared import SharedArrays
 from clusterenv.transport.wake import fence
+from clusterenv.worker.memory import OwnMemory
 from clusterenv.worker.report import BuildError, Failure, Report, failure_of, packable
 from clusterenv.worker.station import Station
 
@@ -51,6 +52,7 @@ class Setup:
     sys_path: list[str]
     spare_core: bool
     build: bytes  # a pickled callable that returns the block
+    memory: int | None = None  # how many bytes the worker may have for itself
     authkey: bytes = b""  # of the head's process: what a multiprocessing manager of the head asks its clients for
 
 
@@ -145,6 +147,8 @@ class WorkerLoop:
         self._row_s = 0.0
         self._object_actions: dict[int, Any] = {}
         self._station = Station(block, arena, worker)
+        self._limit, self._memory = setup.memory, None if setup.memory is None else OwnMemory()
+        self._outgrown_word = arena.word(worker, Word.MEMORY)
 
     def run(self) -> None:
         """Serve until told to close."""
@@ -156,6 +160,8 @@ class WorkerLoop:
             # GO is read before `want`: a request that arrives during a pass changes GO again and starts another.
             seen = words[self._go]
             command = words[self._command]
+            if self._memory is not None and command != Command.MESSAGE and self._outgrown():
+                return
             if command == Command.STEP:
                 self._step(seen, self._all_rows)
             elif command == Command.STEP_SOME:
@@ -164,6 +170,17 @@ class WorkerLoop:
                 self._send(seen)
             elif not self._message(seen):
                 return
+
+    def _outgrown(self) -> bool:
+        """Whether the environments have taken more memory than this worker may have; if so, they are closed.
+
+        Asked before a step, never in one: nothing is lost but the episodes. The head sees us end, and why.
+        """
+        if self._memory is None or self._limit is None or (used := self._memory.used()) <= self._limit:
+            return False
+        self._words[self._outgrown_word] = max(1, used // 2**20)
+        self._station.close()
+        return True
 
     def _wanted(self) -> list[int]:
         rows: list[int] = np.flatnonzero(self._want != self._have).tolist()
@@ -238,6 +255,8 @@ class WorkerLoop:
 
     def _message(self, request: int) -> bool:
         name, arguments = self._channel.receive(None)
+        if name == "play" and self._outgrown():
+            return False
         if name == "close":
             self._station.close()
             self._channel.send(Reply(request=request), None)
@@ -246,13 +265,20 @@ class WorkerLoop:
             # The last argument is the layout of a memory, whose descriptor follows.
             arguments = (*arguments[:-1], SharedArrays.attach(arguments[-1], self._channel.receive_fd(None)))
         packed = self._stream(request) if name == "stream" else self._answer_message(request, name, arguments)
+        if packed is None:
+            return False
         self._words[self._done] = request
         self._channel.send_packed(packed, None)
         return True
 
-    def _stream(self, request: int) -> bytes:
-        """Play fragment after fragment, as buffers come in, until there is no next. The head is never waited for."""
+    def _stream(self, request: int) -> bytes | None:
+        """Play fragment after fragment, as buffers come in, until there is no next. The head is never waited for.
+
+        None if this worker has outgrown its memory, and ends.
+        """
         while (order := self._channel.receive(None)) is not None:
+            if self._outgrown():
+                return None
             self._channel.send_packed(self._answer_message(PLAYED, "play", order), None)
         return pack(Reply(request=request))
 

@@ -69,7 +69,8 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{global_step:012d}{_SUFFIX}"
         write(path, tensors, facts)
-        for old in self.paths()[: -self.keep]:
+        # Also what a process that was killed has left half written.
+        for old in [*self.paths()[: -self.keep], *self.folder.glob(f".*{_SUFFIX}.new")]:
             old.unlink(missing_ok=True)
         return path
 

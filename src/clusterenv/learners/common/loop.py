@@ -68,7 +68,7 @@ class Learner(abc.ABC, Generic[Config]):
         self._means = Means()
         self._stats: dict[str, Any] = {}
         self._earlier_s, self._seconds, self._saved_at = 0.0, 0.0, 0.0
-        self._interrupted = False
+        self._interrupted, self._epoch = False, 0
 
     @abc.abstractmethod
     def make_updater(self, observation_space: Space[Any], action_space: Space[Any]) -> Updater[Config, Any]:
@@ -129,6 +129,7 @@ class Learner(abc.ABC, Generic[Config]):
             "returns": list(tracker.returns),
             "lengths": list(tracker.lengths),
             "seconds": self._seconds,
+            "epoch": self._epoch,
         }
         self.checkpoints.save(tracker.steps, self.updater.tensors(), facts)
         self._saved_at = self._seconds
@@ -154,6 +155,7 @@ class Learner(abc.ABC, Generic[Config]):
                 seed=config.seed,
                 runtime=config.runtime,
                 measure=config.measure_drift,
+                epoch=self._epoch,
             )
             yield envs
 
@@ -164,6 +166,7 @@ class Learner(abc.ABC, Generic[Config]):
         tracker.returns.extend(facts["returns"])
         tracker.lengths.extend(facts["lengths"])
         self._earlier_s = facts["seconds"]
+        self._epoch = facts.get("epoch", 0) + 1
 
     def _run(self, envs: ClusterEnv) -> Iterator[Update]:
         try:
@@ -195,6 +198,7 @@ class Learner(abc.ABC, Generic[Config]):
         if updater.needs_batch or (not self._spent and updater.takes_batch and source.ready):
             waiting = time.perf_counter()
             fresh = source.next()
+            self._epoch = fresh.epoch
             tracker.take(fresh, time.perf_counter() - waiting)
             batch = fresh.to(torch, config.device)
         self._means.add(updater.update(batch, left, lambda: self.publish(envs)))

@@ -12,7 +12,6 @@ from clusterenv.learners.common import popart, torch_distributions, unrolls
 from clusterenv.learners.common.drift import explained_variance
 from clusterenv.learners.common.networks import Network
 from clusterenv.learners.common.returns import returns_to_end
-from clusterenv.learners.common.rewards import transform
 from clusterenv.learners.common.updater import Updater, under
 from clusterenv.learners.vmpo.config import VMPOConfig
 from clusterenv.learners.vmpo.loss import divergences, e_step, policy_loss, trust_region_loss
@@ -96,7 +95,7 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
     @torch.no_grad()
     def returns(self, batch: Batch, said: Said) -> Tensor:
         """The return of each step to the end of the fragment or of its episode, by the newest critic, [T, N]."""
-        reward, ended = transform(batch.reward, self.config.reward), batch.terminated | batch.truncated
+        reward, ended = unrolls.rewards(self.config, batch), batch.terminated | batch.truncated
         return returns_to_end(reward, said.next_value, ended, gamma=self.config.gamma)
 
     def _gradient_step(self, batch: Batch, said: Said, returns: Tensor, left: float) -> dict[str, float]:
