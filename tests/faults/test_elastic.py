@@ -133,6 +133,22 @@ def test_a_stream_goes_on_without_a_worker_that_is_lost_again_and_again(
         assert np.flatnonzero(envs.rollout(4).worker_lost).tolist() == [0, 1], "outside of streams all take part"
 
 
+def test_and_fills_batches_that_are_larger_than_all_its_buffers(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    switch = tmp_path / "switch"
+    with doomed(switch, "shrink") as envs:
+        with envs.stream(4, slots=4, buffers=1) as stream:
+            next(stream)
+            switch.touch()
+            next(result for result in stream if "again and again" in caplog.text)
+            for _ in range(5):
+                result = next(stream)
+            assert result.slot.tolist() == [2, 3, 2, 3], "who is left plays two fragments for each batch"
+            assert (result.obs[0, 2:, 1] == result.obs[-1, :2, 1]).all()
+        switch.unlink()
+
+
 def test_without_shrink_that_is_an_error(tmp_path: pathlib.Path) -> None:
     with doomed(tmp_path / "switch", "restart") as envs, envs.stream(4, slots=2) as stream:
         next(stream)
