@@ -214,6 +214,7 @@ def of_both(result: Any) -> bool:
     return {0, 2} <= set(result.slot.tolist())
 
 
+@pytest.mark.fault("F14")
 def test_nodes_leave_and_others_join_while_a_stream_runs(hands: Hands, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with joined(hands, caplog, "shrink") as envs, envs.stream(4, slots=4) as stream:
@@ -260,6 +261,7 @@ def test_with_too_few_nodes_a_stream_waits(hands: Hands, caplog: pytest.LogCaptu
         assert len(back.slot[back.worker_lost]) == 2
 
 
+@pytest.mark.fault("F12")
 def test_and_does_not_wait_for_ever(hands: Hands, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with joined(hands, caplog, "shrink", wait_s=6.0) as envs, envs.stream(4, slots=4, min_nodes=2) as stream:

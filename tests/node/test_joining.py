@@ -30,6 +30,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.fault("F54")
 @pytest.mark.parametrize(("changes", "says"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_node_that_does_not_fit_is_refused(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], says: str
@@ -46,6 +47,7 @@ def test_a_node_that_does_not_fit_is_refused(
     assert theatre.closed
 
 
+@pytest.mark.fault("F13")
 def test_too_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     theatre.hellos[1] = {"incarnation": "incarnation 0"}  # the first once more, over another connection
@@ -55,6 +57,7 @@ def test_too_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (caught.value.arrived, caught.value.expected) == (1, 2)
 
 
+@pytest.mark.fault("F14")
 def test_one_too_many_is_refused_politely(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
@@ -236,6 +239,7 @@ def test_a_node_that_comes_back_is_asked_again_what_it_owes(monkeypatch: pytest.
         assert steps[0] == steps[1], "the same number: a real node would take it once"
 
 
+@pytest.mark.fault("F15")
 def test_a_node_that_was_given_up_may_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
