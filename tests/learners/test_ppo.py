@@ -179,19 +179,19 @@ def test_a_learner_that_fails_releases_its_workers_and_keeps_what_was_saved(
 ) -> None:
     checkpoints = Checkpoints(tmp_path)
     learner = PPO(config(cluster="local:2", checkpoint_every_s=1e-6), recorder=Recorder(), checkpoints=checkpoints)
-    fails = iter([False, False, True])
+    fails, others = iter([False, False, True]), set(workers_of())  # of batches that other tests share
     usual = Updater.update
 
     def update(*args: Any, **kwargs: Any) -> Any:
         if next(fails):
-            assert len(workers_of()) == 2
+            assert len(set(workers_of()) - others) == 2
             raise kind("the device is lost")
         return usual(*args, **kwargs)
 
     monkeypatch.setattr(Updater, "update", update)
     with pytest.raises(kind, match="the device is lost"):
         learner.train()
-    wait_until(lambda: workers_of() == [], 10.0)
+    wait_until(lambda: set(workers_of()) <= others, 10.0)
     saved = checkpoints.load()
     assert saved is not None
     assert saved.facts["global_step"] == 256
