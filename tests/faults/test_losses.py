@@ -174,6 +174,18 @@ def test_a_worker_may_be_lost_again_and_again_if_it_gets_anywhere_in_between() -
                 assert not envs.step(actions(envs))[3].any()
 
 
+def test_who_was_replaced_is_forgotten() -> None:
+    with batch(counting(4)) as envs:
+        envs.reset(seed=1)
+        supervisor = envs._engine.node._supervisor  # type: ignore[attr-defined]
+        for _ in range(2):
+            kill(envs, 0)
+            for _ in range(3):
+                envs.step(actions(envs))
+        assert len([pid for pid in envs.worker_pids() if pid in supervisor._pids.values()]) == 2
+        assert (len(supervisor._pids), supervisor._exits) == (2, {})
+
+
 def test_a_loss_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     with batch(counting(2)) as envs, caplog.at_level(logging.WARNING, logger="clusterenv"):
         envs.reset(seed=1)
