@@ -96,17 +96,19 @@ class Run:
             "stream": self._stream,
         }
 
-    def use(self, modes: list[str], seconds: float) -> None:
-        """In one way after the other, each for a moment."""
+    def use(self, modes: list[str], seconds: float, rest: float = 0.0) -> None:
+        """In one way after the other, each for a moment, with this many seconds of rest for each second of work."""
         end = time.monotonic() + seconds
         whole = self._begin()
-        while whole and time.monotonic() < end:
+        while whole and (began := time.monotonic()) < end:
             try:
-                self._ways[self._dice.choice(modes)](min(end, time.monotonic() + self._dice.uniform(0.2, PHASE_S)))
+                self._ways[self._dice.choice(modes)](min(end, began + self._dice.uniform(0.2, PHASE_S)))
             except (clusterenv.WorkerLost, clusterenv.EnvError, clusterenv.LaunchError) as error:
                 # Somebody was lost again and again: as promised the batch says so, and a reset makes it whole.
                 self.given_up.append(f"{type(error).__name__}: {error}"[:500])
                 whole = self._begin()
+            now = time.monotonic()
+            time.sleep(max(0.0, min(rest * (now - began), end - now)))
 
     def _begin(self) -> bool:
         """Reset; False if that fails again and again, since the nemesis is faster than the cluster comes back."""

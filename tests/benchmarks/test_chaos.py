@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from benchmarks import chaos, recovery
+from benchmarks import chaos, recovery, soak
 
 if TYPE_CHECKING:
     import pathlib
@@ -35,3 +35,25 @@ def test_a_killed_worker_is_missed_and_comes_back(tmp_path: pathlib.Path) -> Non
     recovery.main(recovery.Args(kills=1, before_s=0.25, num_envs=4, out=tmp_path))
     (kill,) = json.loads((tmp_path / "recovery.json").read_text())["found"]
     assert 0 < kill["told_s"] < kill["back_s"]
+
+
+def test_a_soak_samples_and_checks_every_piece(tmp_path: pathlib.Path) -> None:
+    assert soak.main(soak.Args(clusters=["local:2"], num_envs=4, minutes=0.1, piece_s=1.0, out=tmp_path)) == 0
+    head = json.loads((tmp_path / "soak.json").read_text())["heads"]["local:2"]
+    assert head["violations"] == []
+    assert head["rows"]["step"] > 0
+    assert head["summary"]["samples"] >= 3
+    assert all(sample["memory_mb"] > 1 and sample["descriptors"] > 1 for sample in head["samples"])
+
+
+def test_a_head_that_fails_in_a_soak_is_a_finding(tmp_path: pathlib.Path) -> None:
+    assert soak.main(soak.Args(clusters=["local:0"], minutes=0.01, out=tmp_path)) == 1
+    (violation,) = json.loads((tmp_path / "soak.json").read_text())["heads"]["local:0"]["violations"]
+    assert violation["kind"] == "crash or hang"
+    assert "ConfigError" in violation["text"]
+
+
+def test_what_grows_is_told_with_how_far_that_may_be_off() -> None:
+    hours = [number / 60 for number in range(60)]
+    steepness, off = soak.slope(hours, [100 + 5 * hour + (-1) ** number for number, hour in enumerate(hours)])
+    assert abs(steepness - 5) < off < 2

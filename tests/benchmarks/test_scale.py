@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import types
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from benchmarks import cluster, scale, strangers
+from benchmarks import cluster, scale, strangers, stub_losses
 
 if TYPE_CHECKING:
     import pathlib
@@ -27,6 +29,26 @@ def test_a_head_with_stub_nodes(tmp_path: pathlib.Path) -> None:
 def test_weights_reach_every_stub_node() -> None:
     found = scale.measure(32, scale.Args(steps_s=0.05, idle_s=0.01))
     assert 0 < found["weights_to_32_s"]["median"] <= found["weights_to_32_s"]["worst"]
+
+
+def test_stub_nodes_that_are_killed_are_marked_and_come_back(tmp_path: pathlib.Path) -> None:
+    args = stub_losses.Args(nodes=3, share_per_minute=40.0, minutes=0.01, turn_s=1.0, calm_s=0.2, out=tmp_path)
+    assert stub_losses.main(args) == 0
+    found = json.loads((tmp_path / "stub-nodes-killed.json").read_text())
+    assert found["wrong"] == []
+    assert [each["killing"] for each in found["turns"]] == [False, True, False]
+    assert found["turns"][1]["losses"] == 64 * found["turns"][1]["killed"] == 64 * 2
+    assert found["summary"]["killing_by_calm_mean"] > 0
+
+
+def test_a_stub_row_that_is_out_of_turn_is_seen() -> None:
+    arena = types.SimpleNamespace(observation=[np.array([[0.0, 1.0], [1.0, 1.0]])], truncated=np.zeros(2, np.bool_))
+    engine = types.SimpleNamespace(arena=arena, begin_step=lambda _: None, end_step=lambda _: None)
+    checked = stub_losses.Checked(engine, 2)
+    checked.step()
+    assert checked.wrong == []
+    checked.step()
+    assert checked.wrong == [f"slot {slot}: expected step 2.0, got [{slot}.0, 1.0]" for slot in range(2)]
 
 
 @pytest.mark.parametrize("name", ["step", "pixels"])

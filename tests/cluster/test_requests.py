@@ -154,6 +154,7 @@ ENOUGH = settings(max_examples=100, stateful_step_count=30)
 ONE_IS_ENOUGH = settings(ENOUGH, report_multiple_bugs=False)
 
 
+@pytest.mark.fault("F31")
 def test_any_channel() -> None:
     run_state_machine_as_test(Channel, settings=ENOUGH)
 

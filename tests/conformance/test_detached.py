@@ -292,6 +292,7 @@ def test_a_killed_worker_in_a_stream_is_raised(strict: ClusterEnv) -> None:
     strict.step(actions(strict))
 
 
+@pytest.mark.fault("F35")
 def test_two_versions_before_a_rollout(next_step: ClusterEnv) -> None:
     policy = agent()
     attached(next_step, policy)

@@ -103,6 +103,7 @@ def test_an_environment_that_raises_is_raised(strict: ClusterEnv) -> None:
 # Workers that are killed.
 
 
+@pytest.mark.fault("F01")
 @beyond
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_a_killed_worker_loses_its_slots_in_step(
@@ -258,6 +259,7 @@ def test_a_worker_that_is_lost_while_another_comes_back_in_recv(next_step: Clust
 # Nodes that are killed.
 
 
+@pytest.mark.fault("F01")
 @replaceable
 def test_a_killed_node_loses_its_slots(next_step: ClusterEnv) -> None:
     expected = quiet(next_step, 2)

@@ -98,6 +98,7 @@ def test_no_more_than_wanted(next_step: ClusterEnv) -> None:
         np.testing.assert_array_equal(observations[:, 0], infos["env_id"])
 
 
+@pytest.mark.fault("F08")
 @beyond
 def test_who_is_slow_keeps_nobody_waiting(next_step: ClusterEnv, tmp_path: pathlib.Path) -> None:
     gate = tmp_path / "gate"

@@ -127,6 +127,7 @@ def test_the_two_halves_of_a_step(next_step: ClusterEnv) -> None:
     assert_same(answers, expected)
 
 
+@pytest.mark.fault("F08")
 @beyond
 def test_a_step_that_is_late_comes_with_the_next_wait(next_step: ClusterEnv, tmp_path: pathlib.Path) -> None:
     gate = tmp_path / "gate"

@@ -198,6 +198,7 @@ class Sick(Linear):
         return params, value, state
 
 
+@pytest.mark.fault("F59")
 @pytest.mark.parametrize(
     ("slope", "complaint"),
     [([200.0, 0.0], "Sick gives NaN"), ([200.0, 200.0], "Sick failed .* ZeroDivisionError: sick")],

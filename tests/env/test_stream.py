@@ -76,6 +76,7 @@ def test_the_data_is_that_of_a_rollout(make: Make) -> None:
             np.testing.assert_array_equal(joined, getattr(rollout, name)[:, slot], err_msg=name)
 
 
+@pytest.mark.fault("F34")
 def test_every_label_is_true_while_versions_pass(make_local: Make) -> None:
     policy = Echo()
     envs = attached(make_local, policy=policy, encoding="fp32")
@@ -111,6 +112,7 @@ def test_publishing_in_the_middle_of_fragments(make_local: Make) -> None:
 # Flow.
 
 
+@pytest.mark.fault("F37")
 def test_workers_wait_when_the_learner_is_too_far_behind(make_local: Make) -> None:
     envs = attached(make_local, count=2)
     with envs.stream(steps=5, buffers=2) as stream:
@@ -122,6 +124,22 @@ def test_workers_wait_when_the_learner_is_too_far_behind(make_local: Make) -> No
     assert envs.stats()["dropped_steps"] == 0
 
 
+@pytest.mark.parametrize("slots", [3, 4, 5, 6, 7, 8])
+def test_one_buffer_is_enough_for_batches_that_split_fragments(make: Make, slots: int) -> None:
+    # What is left of a split fragment keeps the only buffer of its worker, while the others have too little.
+    envs = attached(make, count=8, length=7)
+    seen: dict[int, list[float]] = {}
+    with envs.stream(steps=4, slots=slots, buffers=1) as stream:
+        for batch in first(stream, 30):
+            assert len(batch.final_at[0]) == int((batch.terminated | batch.truncated).sum()) == len(batch.final_obs)
+            for column, slot in enumerate(batch.slot.tolist()):
+                seen.setdefault(slot, []).extend(batch.obs[:-1, column, 1].tolist())
+    assert sorted(seen) == list(range(8))
+    for counted in seen.values():
+        assert counted == [step % 7 for step in range(len(counted))], "nothing is missing, nothing comes twice"
+
+
+@pytest.mark.fault("F37")
 def test_the_oldest_are_dropped_only_when_asked(make_local: Make) -> None:
     envs = attached(make_local, count=2)
     with envs.stream(steps=5, buffers=2, drop_oldest=True) as stream:
@@ -135,6 +153,7 @@ def test_the_oldest_are_dropped_only_when_asked(make_local: Make) -> None:
     assert all(starts == sorted(set(starts)) for starts in seen.values()), "what is left comes in order"
 
 
+@pytest.mark.fault("F36")
 def test_a_slow_worker_does_not_hold_back_the_others(make_local: Make, tmp_path: pathlib.Path) -> None:
     gate = tmp_path / "gate"
     envs = make_local(gated(2, gate, slots=[1]))
@@ -220,6 +239,7 @@ def test_a_policy_that_fails_ends_the_stream(make_local: Make) -> None:
         ({"steps": 2, "slots": 0}, "between 1 and num_envs=4"),
         ({"steps": 2, "slots": 5}, "slots=5 must be between 1 and num_envs=4"),
         ({"steps": 2, "buffers": 0}, "buffers=0"),
+        ({"steps": 2, "buffers": 1, "drop_oldest": True}, "would drop every fragment"),
     ],
 )
 def test_wrong_arguments(make_here: Make, arguments: dict[str, Any], complaint: str) -> None:

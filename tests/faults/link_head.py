@@ -1,6 +1,6 @@
 """A head for tests on links between hosts: plays a stream with a policy, and tells of every batch on its output.
 
-python -m tests.faults.link_head ADDRESS TOKEN_FILE WIDTH
+python -m tests.faults.link_head ADDRESS TOKEN_FILE WIDTH [ON_LOSS SILENCE_S]
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Agent(nn.Module):
         return action, chosen.log_prob(action), chosen.entropy(), x[:, :1]
 
 
-def main(address: str, token: str, width: int) -> None:
+def main(address: str, token: str, width: int, on_loss: str = "restart", silence_s: str = "10") -> None:
     """Play until the end of standard input."""
     torch.manual_seed(1)
     agent = Agent(width)
-    cluster = clusterenv.Join(nodes=1, workers=1, bind=address, token_file=token)
-    with clusterenv.make_vec("CartPole-v1", num_envs=2, cluster=cluster) as envs:
+    cluster = clusterenv.Join(nodes=1, workers=1, bind=address, token_file=token, silence_s=float(silence_s))
+    with clusterenv.make_vec("CartPole-v1", num_envs=2, cluster=cluster, on_loss=on_loss) as envs:
         envs.reset(seed=1)
         envs.attach(agent, sync="on-change", encoding="fp32", seed=1)
         with envs.stream(steps=8, slots=2) as batches:
@@ -46,4 +46,4 @@ def main(address: str, token: str, width: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

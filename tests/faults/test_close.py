@@ -36,6 +36,7 @@ def all_ended(processes: list[psutil.Process]) -> None:
     wait_until(lambda: all(ended(process) for process in processes), LIMIT_S)
 
 
+@pytest.mark.fault("F57")
 def test_closing_ends_everything_and_may_be_repeated() -> None:
     envs = ClusterEnv(counting(4), cluster="local:2")
     processes = family(envs)
@@ -113,6 +114,7 @@ def test_with_an_answer_unread_the_environments_are_closed_too(pending: str, tmp
     assert sorted(os.listdir(tmp_path)) == ["closed-0", "closed-1", "closed-2", "closed-3"]
 
 
+@pytest.mark.fault("F57")
 @pytest.mark.parametrize("pending", ["step", "call", "reset"])
 def test_while_something_is_pending_it_warns_and_works(pending: str, tmp_path: pathlib.Path) -> None:
     gate = Gate(tmp_path)
@@ -246,6 +248,7 @@ def test_while_a_replacement_is_being_built() -> None:
     all_ended(processes)
 
 
+@pytest.mark.fault("F57")
 @pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
 def test_a_forgotten_batch_closes_itself(cluster: str) -> None:
     envs = ClusterEnv(counting(4), cluster=cluster)
@@ -283,6 +286,7 @@ def test_leaving_a_with_block_by_an_error_closes() -> None:
     all_ended(processes)
 
 
+@pytest.mark.fault("F57")
 def test_in_a_forked_child_it_leaves_the_parent_its_workers() -> None:
     with batch(counting(4)) as envs:
         envs.reset(seed=1)

@@ -100,6 +100,7 @@ def test_raising_in_every_autoreset(mode: AutoresetMode, cluster: str, switch: S
         assert envs.step(actions(envs))[0].tolist() == [[slot, 1] for slot in range(4)]
 
 
+@pytest.mark.fault("F07")
 @pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
 @pytest.mark.parametrize("on_loss", ["restart", "raise"])
 def test_raising_in_every_reset(cluster: str, on_loss: str, switch: Switch) -> None:
@@ -222,6 +223,7 @@ def test_a_first_start_that_dies(switch: Switch) -> None:
         pass
 
 
+@pytest.mark.fault("F05")
 def test_hanging_in_every_step(switch: Switch) -> None:
     limits = Timeouts(step_s=0.2)
     with batch(switch.fns("hang", "step"), timeouts=limits) as envs:

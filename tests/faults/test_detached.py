@@ -128,6 +128,7 @@ def test_on_loss_raise_in_a_stream(tmp_path: pathlib.Path) -> None:
         assert envs.rollout(8).T == 8
 
 
+@pytest.mark.fault("F05")
 def test_a_worker_that_hangs_is_replaced(tmp_path: pathlib.Path) -> None:
     with batch(faulty(4, 2, tmp_path / "note", "hang"), timeouts=QUICK) as envs:
         attached(envs)

@@ -133,6 +133,22 @@ def test_a_stream_goes_on_without_a_worker_that_is_lost_again_and_again(
         assert np.flatnonzero(envs.rollout(4).worker_lost).tolist() == [0, 1], "outside of streams all take part"
 
 
+def test_and_fills_batches_that_are_larger_than_all_its_buffers(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    switch = tmp_path / "switch"
+    with doomed(switch, "shrink") as envs:
+        with envs.stream(4, slots=4, buffers=1) as stream:
+            next(stream)
+            switch.touch()
+            next(result for result in stream if "again and again" in caplog.text)
+            for _ in range(5):
+                result = next(stream)
+            assert result.slot.tolist() == [2, 3, 2, 3], "who is left plays two fragments for each batch"
+            assert (result.obs[0, 2:, 1] == result.obs[-1, :2, 1]).all()
+        switch.unlink()
+
+
 def test_without_shrink_that_is_an_error(tmp_path: pathlib.Path) -> None:
     with doomed(tmp_path / "switch", "restart") as envs, envs.stream(4, slots=2) as stream:
         next(stream)
@@ -198,6 +214,7 @@ def of_both(result: Any) -> bool:
     return {0, 2} <= set(result.slot.tolist())
 
 
+@pytest.mark.fault("F14")
 def test_nodes_leave_and_others_join_while_a_stream_runs(hands: Hands, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with joined(hands, caplog, "shrink") as envs, envs.stream(4, slots=4) as stream:
@@ -244,6 +261,7 @@ def test_with_too_few_nodes_a_stream_waits(hands: Hands, caplog: pytest.LogCaptu
         assert len(back.slot[back.worker_lost]) == 2
 
 
+@pytest.mark.fault("F12")
 def test_and_does_not_wait_for_ever(hands: Hands, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with joined(hands, caplog, "shrink", wait_s=6.0) as envs, envs.stream(4, slots=4, min_nodes=2) as stream:

@@ -37,6 +37,7 @@ ENDS = {
 }
 
 
+@pytest.mark.fault("F57")
 @pytest.mark.parametrize(("last", "code"), ENDS.values(), ids=ENDS.keys())
 def test_without_close(last: str, code: int, tmp_path: pathlib.Path) -> None:
     with head(f"{START}\n{last}\n", tmp_path) as script:
@@ -59,6 +60,7 @@ KILLED_AT = {
 }
 
 
+@pytest.mark.fault("F16")
 @pytest.mark.parametrize("then", KILLED_AT.values(), ids=KILLED_AT.keys())
 def test_killed_without_warning(then: str, tmp_path: pathlib.Path) -> None:
     shared = set(os.listdir("/dev/shm"))
@@ -181,6 +183,7 @@ while True:
 }
 
 
+@pytest.mark.fault("F55")
 @pytest.mark.parametrize(
     ("name", "times"), [*((name, 1) for name in MOMENTS), ("while it starts", 2), ("in a step", 2), ("in close", 2)]
 )
@@ -196,6 +199,7 @@ def test_interrupted(name: str, times: int, tmp_path: pathlib.Path) -> None:
         assert "KeyboardInterrupt" in script.complaints()
 
 
+@pytest.mark.fault("F55")
 def test_interrupted_at_many_moments_of_its_life(tmp_path: pathlib.Path) -> None:
     # No marks here: the moments are spread over a start, some steps and a close, wherever they fall.
     life = """

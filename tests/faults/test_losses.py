@@ -48,6 +48,7 @@ def go_on(envs: ClusterEnv) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
     return envs.step(actions(envs))
 
 
+@pytest.mark.fault("F01")
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("how", DEATHS)
 def test_restart(how: str, mode: AutoresetMode, tmp_path: pathlib.Path) -> None:
@@ -80,6 +81,7 @@ def test_restart(how: str, mode: AutoresetMode, tmp_path: pathlib.Path) -> None:
         assert after[0] not in (before[0], None)
 
 
+@pytest.mark.fault("F02")
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("how", DEATHS)
 def test_raise(how: str, mode: AutoresetMode, tmp_path: pathlib.Path) -> None:
@@ -100,6 +102,7 @@ def test_raise(how: str, mode: AutoresetMode, tmp_path: pathlib.Path) -> None:
         assert envs.step(actions(envs))[0].tolist() == [[slot, 1] for slot in range(4)]
 
 
+@pytest.mark.fault("F03")
 def test_a_stopped_worker_is_lost_at_the_limit_and_ended() -> None:
     with batch(counting(4), timeouts=QUICK) as envs:
         envs.reset(seed=1)
@@ -111,6 +114,7 @@ def test_a_stopped_worker_is_lost_at_the_limit_and_ended() -> None:
         assert pid not in envs.worker_pids()
 
 
+@pytest.mark.fault("F04")
 def test_a_worker_that_is_paused_for_less_than_the_limit_is_not_lost() -> None:
     with batch(counting(2)) as envs:
         envs.reset(seed=1)
@@ -141,6 +145,7 @@ def test_killed_between_two_steps(mode: AutoresetMode) -> None:
         assert observations[:2].tolist() == [[0, 0], [1, 0]]
 
 
+@pytest.mark.fault("F12")
 @pytest.mark.parametrize("on_loss", ["restart", "raise"])
 def test_all_workers_lost(on_loss: str) -> None:
     with batch(counting(4), on_loss=on_loss) as envs:
@@ -167,6 +172,18 @@ def test_a_worker_may_be_lost_again_and_again_if_it_gets_anywhere_in_between() -
             assert envs.step(actions(envs))[3].tolist() == [True, False]
             for _ in range(11):
                 assert not envs.step(actions(envs))[3].any()
+
+
+def test_who_was_replaced_is_forgotten() -> None:
+    with batch(counting(4)) as envs:
+        envs.reset(seed=1)
+        supervisor = envs._engine.node._supervisor  # type: ignore[attr-defined]
+        for _ in range(2):
+            kill(envs, 0)
+            for _ in range(3):
+                envs.step(actions(envs))
+        assert len([pid for pid in envs.worker_pids() if pid in supervisor._pids.values()]) == 2
+        assert (len(supervisor._pids), supervisor._exits) == (2, {})
 
 
 def test_a_loss_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:

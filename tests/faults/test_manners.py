@@ -25,6 +25,7 @@ def umask() -> int:
     return current
 
 
+@pytest.mark.fault("F11")
 @pytest.mark.parametrize("habit", HABITS)
 def test_a_habit_harms_neither_the_values_nor_the_head_nor_the_end(
     habit: str, capfd: pytest.CaptureFixture[str]

@@ -30,6 +30,7 @@ def raising(tmp_path: pathlib.Path, *, at: str = "step", life: int = 3, **kwargs
     return fns
 
 
+@pytest.mark.fault("F06")
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_restart_replaces_that_environment_alone(cluster: str, mode: AutoresetMode, tmp_path: pathlib.Path) -> None:
@@ -56,6 +57,7 @@ def test_restart_replaces_that_environment_alone(cluster: str, mode: AutoresetMo
         assert envs.worker_pids() == pids, "the worker lives on"
 
 
+@pytest.mark.fault("F06")
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_raise_tells_everything_and_a_reset_goes_on(cluster: str, mode: AutoresetMode, tmp_path: pathlib.Path) -> None:
@@ -177,6 +179,7 @@ def test_an_info_of_a_vectorised_block_that_cannot_be_pickled_is_an_error_too() 
         envs.close()
 
 
+@pytest.mark.fault("F58")
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("way", ["step", "recv"])
 @pytest.mark.parametrize("reward", ["nan", "inf"])

@@ -162,6 +162,7 @@ def test_a_head_without_standard_streams(tmp_path: pathlib.Path) -> None:
         assert (tmp_path / "done").read_text() == "[[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [3.0, 1.0]]"
 
 
+@pytest.mark.fault("F42")
 def test_too_few_descriptors_is_said_with_the_limit(tmp_path: pathlib.Path) -> None:
     text = """
     import resource

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from clusterenv import testing
 from clusterenv.launchers.base import NodeJob
 from tests.zoo import wait_until
 
@@ -43,7 +44,7 @@ def stand_in(folder: pathlib.Path) -> StandIn:
     place = folder / "with 'blanks'"
     place.mkdir(parents=True)
     program = place / "python"
-    script = pathlib.Path(__file__).with_name("stand_in.py")
+    script = pathlib.Path(testing.__file__).with_name("stand_in.py")
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{script}" "$@"\n')
     program.chmod(0o755)
     return StandIn(str(program), place)

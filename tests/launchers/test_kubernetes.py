@@ -320,6 +320,7 @@ def test_before_and_after(fake: FakeKubernetes) -> None:
     assert fake.requests == []
 
 
+@pytest.mark.fault("F51")
 def test_pods_that_are_taken_away_are_no_failure(fake: FakeKubernetes) -> None:
     deleted = pod(0, "Failed", **ended(4))
     deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -372,6 +373,7 @@ def test_who_may_not_see_events_does_without(fake: FakeKubernetes) -> None:
 # Failing.
 
 
+@pytest.mark.fault("F51")
 @pytest.mark.parametrize(
     ("reason", "hint"),
     [
@@ -389,6 +391,7 @@ def test_a_pod_that_never_starts_is_told(fake: FakeKubernetes, reason: str, hint
         assert failure_of(launcher) == f"node 1: pod {name} does not start ({reason}: why it is so).{hint}"
 
 
+@pytest.mark.fault("F51")
 @pytest.mark.parametrize(
     ("code", "reason", "log", "says"),
     [
@@ -416,6 +419,7 @@ def test_a_pod_that_ends_badly_is_told_with_its_last_words(
         assert len(fake.asked(f"GET pods {name} log")) == 1, "asked for once"
 
 
+@pytest.mark.fault("F51")
 def test_pods_that_a_quota_forbids_are_told(fake: FakeKubernetes) -> None:
     with launched(fake) as launcher:
         run = run_of(fake)

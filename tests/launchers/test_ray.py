@@ -166,6 +166,7 @@ def test_a_driver_that_ends_is_a_failure_with_its_last_words(node: StandIn, monk
         assert not launcher.restart(0)
 
 
+@pytest.mark.fault("F53")
 def test_a_ray_that_does_not_answer_is_a_failure(node: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     driven(monkeypatch, 'print("trying", flush=True)')
     with launched(node, address="a:1") as launcher:
@@ -348,6 +349,7 @@ def test_only_what_is_new_is_told() -> None:
     assert told(reports) == [{"node": 0, "state": "running", "problem": None, "log": "here\n", "restarts": 0}]
 
 
+@pytest.mark.fault("F53")
 def test_an_actor_that_died_once_comes_back_and_one_that_stays_dead_is_lost() -> None:
     died = ActorDiedError("The actor died.\n\tactor_id: 12\nIts host is gone.")
     driver, _, reports = driver_of(Actor(RUNNING, died, RUNNING, ActorUnavailableError(), died, died))

@@ -74,6 +74,7 @@ def test_two_nodes_on_two_hosts_get_the_keys_come_back_and_leave_nothing(inside:
     inside("two_nodes")
 
 
+@pytest.mark.fault("F53")
 def test_too_few_hosts_and_too_few_cpus(inside: Callable[[str], None]) -> None:
     inside("placement")
 
@@ -106,6 +107,7 @@ def test_a_ray_that_is_not_there(inside: Callable[[str], None]) -> None:
     inside("no_ray")
 
 
+@pytest.mark.fault("F53")
 def test_a_ray_that_goes_away(inside: Callable[[str], None]) -> None:
     inside("ray_goes_away")
 

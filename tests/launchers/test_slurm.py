@@ -116,6 +116,7 @@ IDS = {
 }
 
 
+@pytest.mark.fault("F50")
 @pytest.mark.parametrize(("output", "job"), IDS.values(), ids=IDS.keys())
 def test_the_id_is_found_among_other_lines(output: str, job: JobId | None) -> None:
     assert parse_job_id(output) == job
@@ -152,6 +153,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.fault("F50")
 @pytest.mark.parametrize("words", REFUSALS.values(), ids=REFUSALS.keys())
 def test_a_refusal_is_told_in_the_words_of_sbatch(fakes: Fakes, folder: pathlib.Path, words: str) -> None:
     fakes.answers("sbatch", err=words + "\n", code=1)
@@ -162,6 +164,7 @@ def test_a_refusal_is_told_in_the_words_of_sbatch(fakes: Fakes, folder: pathlib.
     assert fakes.calls("scancel") == [], "there is no job to cancel"
 
 
+@pytest.mark.fault("F50")
 def test_an_answer_without_an_id_is_an_error_and_the_job_is_cancelled_by_name(
     fakes: Fakes, folder: pathlib.Path
 ) -> None:
@@ -174,6 +177,7 @@ def test_an_answer_without_an_id_is_an_error_and_the_job_is_cancelled_by_name(
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.fault("F50")
 def test_an_sbatch_that_hangs_is_given_up(fakes: Fakes, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_module, "COMMAND_S", 0.5)
     fakes.answers("sbatch", "12\n", first="sleep 1000 & sleep 1000")
@@ -269,6 +273,7 @@ def test_what_squeue_says(output: str, shown: str, hint: str | None) -> None:
     assert (hint or "") in (state.hopeless or "")
 
 
+@pytest.mark.fault("F49")
 @pytest.mark.parametrize("output", ["", "\n", "STATE REASON\n", "slurm_load_jobs error: timeout\n", "CLUSTER: alpha\n"])
 def test_what_squeue_says_about_a_job_that_is_gone(output: str) -> None:
     assert parse_squeue(output) is None
@@ -371,6 +376,7 @@ def test_a_squeue_that_hangs_holds_nobody_and_is_ended_on_close(fakes: Fakes, fo
     launcher.close(LIMIT_S)
 
 
+@pytest.mark.fault("F48")
 def test_a_preempted_job_that_slurm_requeues_is_waited_for(fakes: Fakes, folder: pathlib.Path) -> None:
     launcher = start(folder)
     for output, shown in (

@@ -107,6 +107,7 @@ def test_a_job_that_is_suspended_for_too_long_gets_fresh_nodes(
     assert "Restarts=0" in batches[0].ask("scontrol", "show", "job")
 
 
+@pytest.mark.fault("F49")
 def test_a_job_that_somebody_cancels_stays_cancelled(batches: list[Batch]) -> None:
     batches[0].ask("scancel")
 

@@ -112,6 +112,7 @@ def test_a_lost_node_is_told_and_started_again(sshd: SshServer, node: StandIn) -
     wait_gone(*(record["pid"] for record in first + node.records()))
 
 
+@pytest.mark.fault("F52")
 def test_a_connection_that_drops_is_told_and_ends_the_node(sshd: SshServer, node: StandIn) -> None:
     with launched(cluster(sshd, hosts=sshd.hosts[:1]), node.job()) as launcher:
         (record,) = node.wait_for(1)
@@ -141,6 +142,7 @@ def test_a_banner_and_a_talking_shell_do_no_harm(sshd: SshServer, node: StandIn)
 # What can be wrong with a host: row 52 of the fault model, 103 of the bad inputs.
 
 
+@pytest.mark.fault("F52")
 def test_an_unknown_host_key_is_refused(sshd: SshServer, node: StandIn, tmp_path: pathlib.Path) -> None:
     (tmp_path / "empty").write_text("")
     failure = failure_of(cluster(sshd, known_hosts=str(tmp_path / "empty")), node.job())
@@ -181,6 +183,7 @@ def test_names_of_the_configuration_are_understood(sshd: SshServer, node: StandI
         )
 
 
+@pytest.mark.fault("F52")
 def test_a_refused_key_is_told_without_asking_for_a_password(sshd: SshServer, node: StandIn) -> None:
     failure = failure_of(cluster(sshd, hosts=sshd.hosts[:1], identity=sshd.file("stranger")), node.job())
     assert failure.startswith(f"{sshd.hosts[0]}: the key was refused (")
@@ -195,6 +198,7 @@ def test_a_private_key_that_cannot_be_read_is_told(sshd: SshServer, node: StandI
     assert "No such file" in failure
 
 
+@pytest.mark.fault("F52")
 def test_a_python_that_is_not_there_is_told_with_the_words_of_the_host(sshd: SshServer) -> None:
     failure = failure_of(cluster(sshd, hosts=sshd.hosts[:1]), NodeJob((), KEYS, "/opt/no python"))
     assert "'/opt/no python' cannot be run there (exit code 127)" in failure
@@ -248,6 +252,7 @@ def _answer_like_a_web_server(server: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
+@pytest.mark.fault("F52")
 def test_a_server_that_says_nothing_is_given_up(
     node: StandIn, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def damage(path: pathlib.Path, how: str) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.fault("F41")
 @pytest.mark.parametrize("how", ["cut", "bit", "facts", "nonsense"])
 def test_a_damaged_one_is_refused_and_the_one_before_it_is_used(
     tmp_path: pathlib.Path, how: str, caplog: pytest.LogCaptureFixture

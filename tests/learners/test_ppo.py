@@ -10,10 +10,13 @@ import torch
 from clusterenv.learners.common.checkpoint import Checkpoints
 from clusterenv.learners.common.sync import SyncConfig
 from clusterenv.learners.ppo import PPO, PPOConfig
+from clusterenv.learners.ppo.update import PPOUpdater
 from clusterenv.metrics import keys
 from clusterenv.metrics.recorder import Recorder
+from clusterenv.testing import workers_of
 from tests.learners.envs import KINDS
 from tests.learners.runs import Notebook
+from tests.zoo import wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -148,6 +151,31 @@ def test_an_interrupt_saves_and_closes_and_rises(tmp_path: pathlib.Path) -> None
     with pytest.raises(KeyboardInterrupt):
         learner.train()
     assert learner.summary().interrupted
+    saved = checkpoints.load()
+    assert saved is not None
+    assert saved.facts["global_step"] == 256
+
+
+@pytest.mark.fault("F56", "F60")
+@pytest.mark.parametrize("kind", [ValueError, torch.cuda.OutOfMemoryError])
+def test_a_learner_that_fails_releases_its_workers_and_keeps_what_was_saved(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    learner = PPO(config(cluster="local:2", checkpoint_every_s=1e-6), recorder=Recorder(), checkpoints=checkpoints)
+    fails, others = iter([False, False, True]), set(workers_of())  # of batches that other tests share
+    usual = PPOUpdater.update
+
+    def update(*args: Any, **kwargs: Any) -> Any:
+        if next(fails):
+            assert len(set(workers_of()) - others) == 2
+            raise kind("the device is lost")
+        return usual(*args, **kwargs)
+
+    monkeypatch.setattr(PPOUpdater, "update", update)
+    with pytest.raises(kind, match="the device is lost"):
+        learner.train()
+    wait_until(lambda: set(workers_of()) <= others, 10.0)
     saved = checkpoints.load()
     assert saved is not None
     assert saved.facts["global_step"] == 256

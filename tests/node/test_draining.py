@@ -74,6 +74,7 @@ def is_still_there(node: psutil.Process) -> None:
     assert not ended(node), "it left in the middle of something"
 
 
+@pytest.mark.fault("F48")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_the_step_that_is_under_way_is_finished(
     make: Make, tmp_path: pathlib.Path, number: signal.Signals, caplog: pytest.LogCaptureFixture

@@ -7,16 +7,16 @@ import json
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
+
+import pytest
 
 from clusterenv.node.forkserver import ForkServer
-
-if TYPE_CHECKING:
-    import pytest
 
 LIMIT_S = 20.0
 
 
+@pytest.mark.fault("F43")
 def test_a_fork_that_fails_costs_one_worker_and_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
     # Out of memory or of processes: the workers that run must go on, and the head must learn why this one does not.
     def no_fork() -> NoReturn:

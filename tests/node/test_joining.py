@@ -35,6 +35,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.fault("F54")
 @pytest.mark.parametrize(("changes", "says"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_node_that_does_not_fit_is_refused(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], says: str
@@ -71,6 +72,7 @@ def test_what_a_refused_node_has_left_of_another_head_is_not_heard(monkeypatch: 
         assert head.node.alive(0)
 
 
+@pytest.mark.fault("F13")
 def test_too_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     theatre.hellos[1] = {"incarnation": "incarnation 0"}  # the first once more, over another connection
@@ -80,6 +82,7 @@ def test_too_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (caught.value.arrived, caught.value.expected) == (1, 2)
 
 
+@pytest.mark.fault("F14")
 def test_one_too_many_is_refused_politely(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
@@ -286,6 +289,7 @@ def test_a_node_that_comes_back_is_asked_again_what_it_owes(monkeypatch: pytest.
         assert steps[0] == steps[1], "the same number: a real node would take it once"
 
 
+@pytest.mark.fault("F15")
 def test_a_node_that_was_given_up_may_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:

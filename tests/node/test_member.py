@@ -132,6 +132,7 @@ def test_how_it_introduces_itself(hub: Hub, keys: RunKeys, tmp_path: pathlib.Pat
         assert keys.node.secret not in said
 
 
+@pytest.mark.fault("F54")
 def test_a_refusal_is_shown_and_is_no_crash(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) -> None:
     with node(tmp_path, keys.node, hub.port) as process:
         peer, _ = hello_of(hub)
@@ -290,6 +291,7 @@ def closed_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@pytest.mark.fault("F47")
 def test_no_head_can_be_reached(keys: RunKeys) -> None:
     one, other = closed_port(), closed_port()
     with pytest.raises(LaunchError) as caught:
@@ -299,6 +301,7 @@ def test_no_head_can_be_reached(keys: RunKeys) -> None:
     assert f"{HOST}:{one} (Connection refused), no-such-host.invalid:{other} (" in said
 
 
+@pytest.mark.fault("F47")
 def test_the_first_address_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch, hub: Hub, keys: RunKeys) -> None:
     taken: list[Address] = []
 
@@ -341,6 +344,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.fault("F16")
 def test_a_head_that_is_killed_leaves_nobody(tmp_path: pathlib.Path) -> None:
     """The node was not started by the head's hand and has no standard input: its lease runs out."""
     head = subprocess.Popen(

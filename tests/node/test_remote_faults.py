@@ -83,6 +83,7 @@ def double_replies(wire: Wire, times: int) -> None:
     wire.rule(m.Rows, DOUBLE, times)
 
 
+@pytest.mark.fault("F28")
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_a_lost_request_is_sent_again_and_carried_out_once(envs: ClusterEnv, wire: Wire, times: int) -> None:
     before = lives(envs)
@@ -95,6 +96,7 @@ def test_a_lost_request_is_sent_again_and_carried_out_once(envs: ClusterEnv, wir
     played(envs, 3, before)
 
 
+@pytest.mark.fault("F29")
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_a_lost_reply_is_repeated_and_not_made_again(envs: ClusterEnv, wire: Wire, times: int) -> None:
     before = lives(envs)
@@ -107,6 +109,7 @@ def test_a_lost_reply_is_repeated_and_not_made_again(envs: ClusterEnv, wire: Wir
     played(envs, 3, before)
 
 
+@pytest.mark.fault("F30")
 @pytest.mark.parametrize("fault", [double_requests, double_replies])
 def test_a_message_that_comes_twice_counts_once(envs: ClusterEnv, wire: Wire, fault: Any) -> None:
     before = lives(envs)
@@ -117,6 +120,7 @@ def test_a_message_that_comes_twice_counts_once(envs: ClusterEnv, wire: Wire, fa
     played(envs, 5, before)
 
 
+@pytest.mark.fault("F31")
 def test_a_reply_that_comes_late_changes_nothing(envs: ClusterEnv, wire: Wire) -> None:
     """An old reply, with rows of other numbers, comes again after the next step was asked for."""
     before = lives(envs)

@@ -88,6 +88,7 @@ def grandchild(note: pathlib.Path) -> int:
     return int(note.read_text())
 
 
+@pytest.mark.fault("F10")
 def test_what_a_worker_started_is_killed_with_it(tmp_path: pathlib.Path) -> None:
     with supervisor() as sup, started(sup) as (token, channel):
         build_with(channel, with_grandchild(note_of(tmp_path)))
@@ -98,6 +99,7 @@ def test_what_a_worker_started_is_killed_with_it(tmp_path: pathlib.Path) -> None
         wait_until(lambda: gone(pid), LIMIT_S)
 
 
+@pytest.mark.fault("F10")
 def test_what_a_worker_started_ends_when_the_worker_exits_by_itself(tmp_path: pathlib.Path) -> None:
     with supervisor() as sup, started(sup) as (token, channel):
         build_with(channel, with_grandchild(note_of(tmp_path), lambda: os._exit(0)))

@@ -288,6 +288,7 @@ HURTS: dict[str, Callable[[FaultProxy], None]] = {
 }
 
 
+@pytest.mark.fault("F26", "F32")
 def test_a_connection_that_breaks_costs_no_step_and_doubles_none(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +309,23 @@ def test_a_connection_that_breaks_costs_no_step_and_doubles_none(
             assert proxy.accepted == before + 1, hurt
 
 
+@pytest.mark.fault("F24")
+@pytest.mark.parametrize(("delay_s", "jitter_s"), [(0.05, 0.05), (0.2, 0.0)])
+def test_a_link_that_is_slow_to_answer_costs_no_step(tmp_path: pathlib.Path, delay_s: float, jitter_s: float) -> None:
+    with joined(tmp_path) as (envs, proxy):
+        history = History(NUM_ENVS)
+        history.reset(envs.reset(seed=1)[0])
+        before = proxy.accepted
+        proxy.set("both", delay_s=delay_s, jitter_s=jitter_s)
+        for turn in range(10):
+            actions = np.full(NUM_ENVS, turn)
+            history.step(actions, envs.step(actions))
+        assert check_history(history) == []
+        assert history.counts()["lost"] == 0
+        assert proxy.accepted == before, "nobody has taken slowness for a loss"
+
+
+@pytest.mark.fault("F27")
 def test_a_connection_that_is_half_open_is_noticed(tmp_path: pathlib.Path) -> None:
     """Nothing passes, and nobody is told: neither end would ever hear of it from its kernel."""
     with joined(tmp_path, silence_s=2.0, on_loss="raise") as (envs, proxy):

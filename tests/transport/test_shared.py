@@ -88,6 +88,7 @@ def test_the_descriptor_is_closed_with_the_object() -> None:
         os.fstat(fd)
 
 
+@pytest.mark.fault("F44")
 def test_memory_that_the_host_does_not_have_is_refused_with_its_largest_part() -> None:
     before = os.listdir("/proc/self/fd")
     layout = [Field("small", (3,), "|u1"), Field("obs0", (10**6, 10**6, 10**6), "<f8")]

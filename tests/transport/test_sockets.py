@@ -220,6 +220,7 @@ def test_a_node_comes_back_to_a_head_that_was_gone(keys: RunKeys) -> None:
         hub.close()
 
 
+@pytest.mark.fault("F45")
 def test_a_port_that_is_taken(hub: Hub, keys: RunKeys) -> None:
     with pytest.raises(LaunchError, match=rf"the head cannot listen on {HOST}:{hub.port}: Address already in use"):
         Hub(keys, HOST, hub.port)
@@ -233,6 +234,7 @@ def test_an_address_that_is_not_ours(keys: RunKeys, host: str) -> None:
         Hub(keys, host)
 
 
+@pytest.mark.fault("F47")
 def test_ipv6(keys: RunKeys) -> None:
     if not socket.has_ipv6 or "00000000000000000000000000000001" not in _text("/proc/net/if_inet6"):
         pytest.skip("this host has no IPv6 loopback")

@@ -136,6 +136,7 @@ def test_a_policy_may_return_state_that_cannot_be_written() -> None:
 # New weights.
 
 
+@pytest.mark.fault("F34")
 @pytest.mark.parametrize(("switch", "versions"), [(True, [0, 0, 1, 1]), (False, [0, 0, 0, 0])])
 def test_weights_are_taken_between_steps_only_if_that_is_wanted(switch: bool, versions: list[int]) -> None:
     policy = Echo()
@@ -153,6 +154,7 @@ def test_weights_are_taken_between_steps_only_if_that_is_wanted(switch: bool, ve
         assert columns.version[:, 0].tolist() == columns.action[:, 0].tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.fault("F19")
 def test_only_the_newest_version_is_taken() -> None:
     policy = Echo()
     with stage(policy) as playing:
@@ -236,6 +238,7 @@ class Broken(Linear):
         return params, value, state
 
 
+@pytest.mark.fault("F58")
 @pytest.mark.parametrize(
     ("bad", "what"), [((np.nan, 0.0), "params"), ((np.inf, 0.0), "logp"), ((0.0, np.nan), "value")]
 )

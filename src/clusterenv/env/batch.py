@@ -144,6 +144,14 @@ class Piece:
         """The first `count` slots, and the others."""
         return self._part(slice(0, count)), self._part(slice(count, None))
 
+    def copied(self) -> Piece:
+        """The same in memory of its own."""
+        parts: dict[str, Any] = {
+            name: [np.array(each) for each in value] if name in _LISTS else None if value is None else np.array(value)
+            for name, value in self.columns._asdict().items()
+        }
+        return Piece(self.worker, type(self.columns)(**parts), self.slots, self.afresh)
+
     def _part(self, rows: slice) -> Piece:
         return Piece(self.worker, _sliced(self.columns, rows), self.slots[rows], self.afresh)
 

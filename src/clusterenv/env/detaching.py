@@ -171,7 +171,7 @@ class Detaching:
             self._turns.begin(Pending.STREAM, "stream")
             self._turns.need_reset()
             count = self.num_envs if slots is None else slots
-            check_stream(steps, count, buffers, self.num_envs)
+            check_stream(steps, count, buffers, self.num_envs, drop_oldest=drop_oldest)
             check_min_nodes(min_nodes, len(detached.engine.node.hosts))
             sizes = {"steps": int(steps), "slots": int(count), "buffers": int(buffers), "min_nodes": int(min_nodes)}
             stream = Stream(detached, self._turns, owner=self, drop_oldest=drop_oldest, **sizes)

@@ -156,6 +156,11 @@ class Players:
         self._lose_unequipped()
         return back
 
+    @property
+    def somebody_comes(self) -> bool:
+        """Whether a replacement is on its way."""
+        return bool(self._equipping) or self._engine.recovery.missing
+
     def _lose_unequipped(self) -> None:
         limit_s = self._timeouts.start_s
         for worker, since in list(self._equipping.items()):

@@ -4,7 +4,8 @@ The loss of a worker costs its own slots only: the others go on playing while an
 
 Every worker has a few buffers. It is told which to fill; the next order usually waits for it already when it has
 finished one. A buffer goes back to its worker when its fragment has been copied into a batch. So a worker is at most
-that many fragments ahead of the learner, and no fragment is lost or seen twice.
+that many fragments ahead of the learner, and no fragment is lost or seen twice. Only where all buffers together hold
+too little for a batch, because one is read in part or because workers are missing, they are emptied early.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Stream:
         self._detached, self._turns, self._owner = detached, turns, owner
         self._min_nodes, self._lonely_since, self._told_s = min_nodes, None, 0.0
         self._steps, self._slots, self._drop = steps, slots, drop_oldest
-        self._queue: collections.deque[tuple[Piece, int]] = collections.deque()  # fragments with their buffers
+        self._queue: collections.deque[tuple[Piece, int | None]] = collections.deque()  # fragments with their buffers
         self._unread: collections.Counter[tuple[int, int]] = collections.Counter()  # slots left in (worker, buffer)
         self._orders: dict[int, list[int]] = {}  # the buffers that each worker has been told to fill
         self._playing: set[int] = set()  # workers that wait for orders, or carry one out
@@ -213,8 +214,21 @@ class Stream:
             self._orders[worker] = []
             self._playing.discard(worker)
         self._start(players.welcome_back())
+        self._make_room()
         self._await_company()
         return bool(arrived)
+
+    def _make_room(self) -> None:
+        """Nobody plays, since every buffer waits to be read, and yet that is too little for a batch: empty one."""
+        players = self._detached.players
+        waited_for = players.somebody_comes and not self._detached.engine.recovery.elastic
+        if waited_for or self._ready() >= self._slots or any(self._orders[worker] for worker in self._playing):
+            return
+        for index, (piece, buffer) in enumerate(self._queue):
+            if buffer is not None and piece.worker in self._playing:
+                self._queue[index] = piece.copied(), None
+                self._read(piece, buffer)
+                return
 
     def _await_company(self) -> None:
         """With too few nodes nothing is handed over; after a while somebody has to know."""
@@ -258,7 +272,7 @@ class Stream:
 
     def _batch(self) -> Batch:
         """The fragments that arrived first, as many as make a batch; the last one may be split."""
-        pieces: list[tuple[Piece, int]] = []
+        pieces: list[tuple[Piece, int | None]] = []
         missing = self._slots
         while missing:
             piece, buffer = self._queue.popleft()
@@ -281,8 +295,10 @@ class Stream:
         detached.handed_over(batch)
         return batch
 
-    def _read(self, piece: Piece, buffer: int) -> None:
+    def _read(self, piece: Piece, buffer: int | None) -> None:
         """These slots of a buffer have been read, or dropped; once all have, it can be filled again."""
+        if buffer is None:
+            return
         key = piece.worker, buffer
         self._unread[key] -= len(piece.slots)
         if self._unread[key] == 0:
@@ -296,7 +312,7 @@ def check_min_nodes(min_nodes: Any, nodes: int) -> None:
         raise ConfigError(f"min_nodes={min_nodes!r} must be a whole number from 1 to the {nodes} nodes of the cluster.")
 
 
-def check_stream(steps: Any, slots: Any, buffers: Any, num_envs: int) -> None:
+def check_stream(steps: Any, slots: Any, buffers: Any, num_envs: int, *, drop_oldest: bool = False) -> None:
     """Refuse what makes no stream."""
     for name, value, most in (("steps", steps, None), ("slots", slots, num_envs), ("buffers", buffers, None)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
@@ -304,3 +320,7 @@ def check_stream(steps: Any, slots: Any, buffers: Any, num_envs: int) -> None:
         if value < 1 or (most is not None and value > most):
             limit = "at least 1" if most is None else f"between 1 and num_envs={most}"
             raise ConfigError(f"{name}={value} must be {limit}.")
+    if drop_oldest and buffers < 2:
+        raise ConfigError(
+            "drop_oldest with buffers=1 would drop every fragment for the next. Use buffers of at least 2."
+        )

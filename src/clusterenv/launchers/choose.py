@@ -8,11 +8,15 @@ from clusterenv.clusters import Join, Kubernetes, Ray, Remote, Slurm, Ssh, Tcp
 from clusterenv.errors import ConfigTypeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clusterenv.launchers.base import Launcher
 
 
 def launcher_for(cluster: Remote) -> Launcher:
     """The launcher of a cluster; nothing is started yet.
+
+    A cluster of somebody else's is a `Remote` with a method `launcher`, which returns it.
 
     Raises:
         ConfigError: it needs a library that is not installed; the message has the line that installs it.
@@ -41,4 +45,10 @@ def launcher_for(cluster: Remote) -> Launcher:
         from clusterenv.launchers.join import JoinLauncher
 
         return JoinLauncher(cluster)
-    raise ConfigTypeError(f"cluster={cluster!r} has no launcher. Use Tcp, Ssh, Slurm, Ray, Kubernetes or Join.")
+    own: Callable[[], Launcher] | None = getattr(cluster, "launcher", None)
+    if own is not None:
+        return own()
+    raise ConfigTypeError(
+        f"cluster={cluster!r} has no launcher. Use Tcp, Ssh, Slurm, Ray, Kubernetes or Join, "
+        "or give it a method launcher()."
+    )

@@ -287,6 +287,7 @@ class LocalNode(Here):
         # The old process must be gone before another may write to the same rows.
         if self._supervisor.exited(handle.token, _EXIT_S) is None:
             _logger.warning("worker %d does not end although it was killed", worker)
+        self._supervisor.forget(handle.token)
         handle.channel.close()
         self._launch(handle, self._limit())
         handle.started_s = time.monotonic()

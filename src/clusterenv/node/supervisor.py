@@ -134,6 +134,11 @@ class Supervisor:
             return Exit(token, -signal.SIGKILL, "the batch was closed")
         return self._exits.get(token)
 
+    def forget(self, token: int) -> None:
+        """Nobody will ask for this worker again: a batch may lose workers for weeks."""
+        self._exits.pop(token, None)
+        self._pids.pop(token, None)
+
     def let_go(self) -> None:
         """Close our end of the control socket without a word."""
         self._control.close()

@@ -1,4 +1,4 @@
-"""Stands in for the node: records how it was started, then does as it is told. Started by `kit.stand_in`."""
+"""Stands in for the node: records how it was started, then does as it is told. A program, started by launchers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> None:
     if options.do == "say":
         _say("before the keys")
     keys = sys.stdin.readline() if options.key_file == "-" else _read(options.key_file)
-    child = subprocess.Popen(["sleep", "1000"]).pid if options.do == "child" else 0
+    child = subprocess.Popen(["sleep", "1000"]).pid if options.do == "child" else 0  # noqa: S607
     record = {
         "pid": os.getpid(),
         "child": child,
