@@ -74,10 +74,13 @@ class TrialEnv(gymnasium.Env[Any, Any]):
         self.action_space = spaces.Discrete(ACTIONS)
         self.slot, self.length, self.misbehave, self.render_mode = slot, length, misbehave, render_mode
         self.steps = self.life = 0
+        self.dies_in_reset = False
         self.place = np.zeros(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start somewhere."""
+        """Start somewhere, or die."""
+        if self.dies_in_reset:
+            os.kill(os.getpid(), signal.SIGKILL)
         super().reset(seed=seed)
         self.place = self.np_random.normal(size=2)
         self.steps = 0

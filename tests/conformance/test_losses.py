@@ -256,6 +256,15 @@ def test_a_worker_that_is_lost_while_another_comes_back_in_recv(next_step: Clust
     assert truncated.tolist() == [True, True]
 
 
+@beyond
+@pytest.mark.usefixtures("hurt_meanwhile")
+def test_a_worker_that_is_lost_after_its_part_of_a_reset_is_reset_again(next_step: ClusterEnv) -> None:
+    quiet(next_step, 1)
+    next_step.set_attr("dies_in_reset", True, indices=SECOND)
+    expected = quiet(next_step)
+    unharmed(next_step.step(actions(next_step)), expected[0], [0, 1, 2, 3, 4])
+
+
 # Nodes that are killed.
 
 

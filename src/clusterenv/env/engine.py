@@ -62,9 +62,11 @@ class Engine:
         self.interrupted = False  # the first half of the call under way was cut short
         self._posted: list[int] = []
         self._replies: dict[int, Reply] = {}
-        # The reset under way: slots that are still to be reset with their seeds, all its slots, and what it reported.
+        # The reset under way: slots that are still to be reset with their seeds, all of them, the incarnations of the
+        # workers that have answered, and what they reported.
         self._resetting: dict[int, int | None] = {}
-        self._reset_slots: list[int] = []
+        self._reset_seeds: dict[int, int | None] = {}
+        self._reset_by: dict[int, int] = {}
         self._reset_options: dict[str, Any] | None = None
         self._reset_report = Report()
 
@@ -161,7 +163,7 @@ class Engine:
         """Ask these slots for a reset, each with its seed."""
         self.drain()  # after an error in `recv` other workers may still be busy
         self.recovery.note_reset(list(seeds), seeds.values())
-        self._resetting, self._reset_slots = dict(seeds), list(seeds)
+        self._resetting, self._reset_seeds, self._reset_by = dict(seeds), dict(seeds), {}
         self._reset_options, self._reset_report = options, Report()
         self._post_reset()
 
@@ -171,19 +173,31 @@ class Engine:
         while self._resetting:
             for worker, reply in self._collect_replies("reset", timeout_s, self._timeouts.reset_s).items():
                 report.extend(reply.value)
+                self._reset_by[worker] = self.node.incarnation(worker)
                 block = self.node.blocks[worker]
                 self._resetting = {s: seed for s, seed in self._resetting.items() if s not in block}
             for loss in self.node.losses():
                 # Slots that are not being reset have lost their environments too: they must show it.
                 self.gather.lose(self.node.blocks[loss.worker], reported=True)
                 self.recovery.go_on_or_raise(loss)
+            self._reset_again()
             if self._resetting:
                 self._post_reset()
-        self.gather.mend(self._reset_slots)
+        self.gather.mend(list(self._reset_seeds))
         self.recovery.check_failures(report)
         self.recovery.was_reset, self.recovery.must_reset = True, False
         self.observations.update(report)
         return report
+
+    def _reset_again(self) -> None:
+        """Workers that were lost after they had answered, while others were waited for: what they reset is gone."""
+        for worker, incarnation in list(self._reset_by.items()):
+            if self.node.alive(worker) and self.node.incarnation(worker) == incarnation:
+                continue
+            del self._reset_by[worker]
+            block = self.node.blocks[worker]
+            self._reset_report.forget(block)
+            self._resetting |= {slot: seed for slot, seed in self._reset_seeds.items() if slot in block}
 
     def _post_reset(self) -> None:
         self.recovery.finish()

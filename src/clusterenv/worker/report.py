@@ -71,6 +71,20 @@ class Report:
         self.observations += other.observations
         self.block_infos += other.block_infos
 
+    def forget(self, block: range) -> None:
+        """Drop what was reported of the slots of a block.
+
+        Example:
+            >>> report = Report(infos=[(0, {"a": 1}), (2, {"b": 2})])
+            >>> report.forget(range(2))
+            >>> report.infos
+            [(2, {'b': 2})]
+        """
+        self.infos = [entry for entry in self.infos if entry[0] not in block]
+        self.failures = [failure for failure in self.failures if failure.slot not in block]
+        self.observations = [entry for entry in self.observations if entry[0] not in block]
+        self.block_infos = [entry for entry in self.block_infos if entry[0][0] not in block]
+
 
 class BuildError(Exception):
     """An environment could not be built; carries the Failure."""
