@@ -46,7 +46,10 @@ def test_an_unfinished_command_is_wrong_usage(arguments: list[str], capsys: pyte
             ["trainx"],
             "ConfigError: unknown command 'trainx'. Did you mean 'train'? Known: doctor, join, node, plot, train.\n",
         ),
-        (["train", "pop"], "ConfigError: unknown algorithm 'pop'. Did you mean 'ppo'? Known: ppo.\n"),
+        (
+            ["train", "pop"],
+            "ConfigError: unknown algorithm 'pop'. Did you mean 'ppo'? Known: impact, impala, ppo, vmpo.\n",
+        ),
     ],
 )
 def test_a_slip_is_answered_with_the_nearest(
