@@ -77,9 +77,14 @@ class Trained(NamedTuple):
     checkpoint: Checkpoint
 
 
+def parse(arguments: list[str]) -> EvalOptions:
+    """The options of `clusterenv eval`."""
+    return tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval")
+
+
 def run(arguments: list[str]) -> int:
     """Run `clusterenv eval`."""
-    options = tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval")
+    options = parse(arguments)
     trained = _load(options.run)
     scores, films = _play(options, trained)
     if options.json:
