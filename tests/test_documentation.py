@@ -11,7 +11,13 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ("README.md", "docs/guide.md", "docs/migration.md", "docs/clusters/README.md", "docs/testing.md")
+LEARNERS = ("ppo", "impala", "impact", "vmpo")
+LEARNER_PAGES = tuple(f"docs/learners/{name}.md" for name in LEARNERS)
+PAGES = (
+    *("README.md", "docs/guide.md", "docs/migration.md", "docs/clusters/README.md", "docs/testing.md"),
+    "docs/learners/README.md",
+    *LEARNER_PAGES,
+)
 CONTINUED = "# continued\n"
 
 
@@ -69,7 +75,18 @@ def test_links_of_the_documentation_lead_somewhere() -> None:
             assert (folder / target).exists(), f"{page} links to {target}"
 
 
-@pytest.mark.parametrize("line", re.findall(r"^clusterenv train (.*)$", "\n".join(blocks("docs/guide.md", "sh")), re.M))
+def commands(name: str) -> list[str]:
+    """What follows `clusterenv NAME` in the blocks for the shell, and in code in tables, on all pages."""
+    shell = "\n".join(block for page in PAGES for block in blocks(page, "sh"))
+    joined = re.sub(r"\\\n\s*", "", shell)  # a line that goes on in the next one
+    told = re.findall(rf"^clusterenv {name} (.*)$", joined, re.MULTILINE)
+    inline = [
+        line for page in PAGES for line in re.findall(rf"\| `clusterenv {name} ([^`]*)`", (ROOT / page).read_text())
+    ]
+    return sorted({*told, *inline})
+
+
+@pytest.mark.parametrize("line", commands("train"))
 def test_the_options_of_a_training_command_exist(line: str) -> None:
     from clusterenv.cli.options import parse
     from clusterenv.learners import catalog
@@ -79,3 +96,59 @@ def test_the_options_of_a_training_command_exist(line: str) -> None:
         at = arguments.index("--resume")
         del arguments[at : at + 2]
     assert parse(catalog.find(algorithm), arguments).settings
+
+
+@pytest.mark.parametrize("line", commands("eval"))
+def test_the_options_of_an_evaluation_exist(line: str) -> None:
+    from clusterenv.cli.evaluate import parse
+
+    assert parse(shlex.split(line)).run
+
+
+@pytest.mark.parametrize("line", commands("plot"))
+def test_the_options_of_a_plot_exist(line: str) -> None:
+    from clusterenv.cli.plot import parse
+
+    assert parse(shlex.split(line)).runs
+
+
+def test_every_learner_has_a_page_with_the_same_headings() -> None:
+    from clusterenv.learners import catalog
+
+    assert set(LEARNERS) == set(catalog.LEARNERS)
+    for page in LEARNER_PAGES:
+        headings = re.findall(r"^## (.*)$", (ROOT / page).read_text(), re.MULTILINE)
+        assert headings == ["Overview", "Usage", "Metrics", "Details and their reasons", "Results"], page
+
+
+def metrics_of(page: str) -> set[str]:
+    """The metrics that a page explains: the code in the first column of its tables."""
+    rows = re.findall(r"^\| (`[a-z]+/.*?) \|", (ROOT / page).read_text(), re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_learners_page_explains_what_it_writes(name: str) -> None:
+    """Every metric of a run, and none that it does not write."""
+    from clusterenv.learners import catalog
+
+    written: set[str] = set()
+    for env_id in ("CartPole-v1", "Pendulum-v1"):  # some are for continuous actions
+        entry = catalog.find(name)
+        config = entry.config(
+            env_id=env_id,
+            env_args=("max_episode_steps=5",),
+            cluster="inproc",
+            num_envs=4,
+            rollout_steps=8,
+            total_steps=12 * 32,  # V-MPO makes a version of every tenth update
+            record_every=1,
+            runtime="torch",
+            mode="lock step",
+        )
+        for update in entry.learner()(config).updates():
+            written |= update.metrics.keys()
+    named = {metric for metric in written if not metric.startswith("sync/reason/")}
+    shared = metrics_of("docs/learners/README.md") - {"sync/reason/..."}
+    assert metrics_of(f"docs/learners/{name}.md") == {metric for metric in named if metric.startswith("losses/")}
+    assert shared == {metric for metric in named if not metric.startswith("losses/")}

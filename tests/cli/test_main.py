@@ -44,9 +44,13 @@ def test_an_unfinished_command_is_wrong_usage(arguments: list[str], capsys: pyte
     [
         (
             ["trainx"],
-            "ConfigError: unknown command 'trainx'. Did you mean 'train'? Known: doctor, join, node, plot, train.\n",
+            "ConfigError: unknown command 'trainx'. Did you mean 'train'? "
+            "Known: doctor, eval, join, node, plot, train.\n",
         ),
-        (["train", "pop"], "ConfigError: unknown algorithm 'pop'. Did you mean 'ppo'? Known: ppo.\n"),
+        (
+            ["train", "pop"],
+            "ConfigError: unknown algorithm 'pop'. Did you mean 'ppo'? Known: impact, impala, ppo, vmpo.\n",
+        ),
     ],
 )
 def test_a_slip_is_answered_with_the_nearest(
@@ -118,7 +122,13 @@ def test_our_own_mistakes_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("command", "module"), [(["train", "ppo"], "torch"), (["train", "ppo"], "tyro"), (["plot", "x"], "matplotlib")]
+    ("command", "module"),
+    [
+        (["train", "ppo"], "torch"),
+        (["train", "ppo"], "tyro"),
+        (["plot", "x"], "matplotlib"),
+        (["eval", "x"], "safetensors"),
+    ],
 )
 def test_a_missing_extra_is_answered_with_the_line_that_installs_it(
     command: list[str], module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -20,12 +20,13 @@ usage: clusterenv COMMAND ...
 
   clusterenv train ppo --env-id CartPole-v1 --cluster local:2   train an agent
   clusterenv plot RUN...                                        draw learning curves
+  clusterenv eval RUN --episodes 20                             let the agent of a run play, and say how well
   clusterenv doctor --cluster ssh://a,b                         try a cluster, and say what is wrong
   clusterenv join cluster://HOST:PORT                           let this machine take part in a run
   clusterenv node --head ADDRESS --key-file FILE                the same, as launchers start it
   clusterenv --version
 
-clusterenv train ppo --help, clusterenv plot --help: all that can be set.
+clusterenv train ppo --help, clusterenv eval --help, clusterenv plot --help: all that can be set.
 """
 
 
@@ -61,7 +62,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _commands() -> dict[str, Callable[[list[str]], int]]:
-    return {"train": _train, "plot": _plot, "node": _node, "join": _join, "doctor": _doctor}
+    return {"train": _train, "plot": _plot, "eval": _eval, "node": _node, "join": _join, "doctor": _doctor}
 
 
 def _doctor(arguments: list[str]) -> int:
@@ -103,3 +104,11 @@ def _plot(arguments: list[str]) -> int:
     from clusterenv.cli import plot
 
     return plot.run(arguments)
+
+
+def _eval(arguments: list[str]) -> int:
+    for module in ("tyro", "safetensors", "torch"):
+        extras.load(module, extra="train", purpose="clusterenv eval")
+    from clusterenv.cli import evaluate
+
+    return evaluate.run(arguments)

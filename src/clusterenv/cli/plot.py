@@ -32,9 +32,14 @@ class PlotOptions:
     """the picture: .png, .svg or .pdf"""
 
 
+def parse(arguments: list[str]) -> PlotOptions:
+    """The options of `clusterenv plot`."""
+    return tyro.cli(PlotOptions, args=arguments, prog="clusterenv plot")
+
+
 def run(arguments: list[str]) -> int:
     """Run `clusterenv plot`."""
-    options = tyro.cli(PlotOptions, args=arguments, prog="clusterenv plot")
+    options = parse(arguments)
     metric = keys.find(options.metric)
     if not options.runs:
         raise ConfigError("name at least one run, such as runs/latest.")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Episodes(NamedTuple):
-    """The episodes that ended in a batch, in no particular order.
+    """The episodes that ended in a batch: those of one slot in the order in which they ended, slots in any order.
 
     An episode that ended with "episode_continues" in its info, such as a life in an Atari game, is a part of the one
     that follows, and is told with it.

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from clusterenv.config import check_num_envs, parse_cluster
 from clusterenv.errors import ConfigError
+from clusterenv.learners.common.env_args import parse_env_args
 from clusterenv.learners.common.sync import SyncConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Mode = Literal["lock step", "stream"]
 RewardTransform = Literal["none", "clip", "sign", "soft asymmetric", "optimistic asymmetric"]
@@ -27,6 +31,8 @@ class LearnerConfig:
 
     env_id: str = "CartPole-v1"
     """the environment"""
+    env_args: tuple[str, ...] = ()
+    """arguments of the environment, such as game=Pong delay=20 episodic_life=false"""
     cluster: str = "local:2"
     """where the environments run, and the policy beside them"""
     num_envs: int = 32
@@ -83,6 +89,7 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         check_num_envs(self.num_envs)
+        parse_env_args(self.env_args)
         parse_cluster(self.cluster)
         for name in ("total_steps", "rollout_steps", "torch_threads", "stream_buffers", "record_every"):
             check(name, getattr(self, name), least=1)
@@ -106,6 +113,14 @@ class LearnerConfig:
     def batch_size(self) -> int:
         """Transitions in one batch."""
         return self.rollout_steps * self.batch_slots
+
+    def env_kwargs(self) -> dict[str, Any]:
+        """The arguments of the environment."""
+        return parse_env_args(self.env_args)
+
+    def wrappers(self) -> tuple[Callable[[Any], Any], ...]:
+        """What is put around each environment, on its worker."""
+        return ()
 
     def _check_batch(self) -> None:
         if self.stream_slots is not None and self.mode != "stream":
@@ -131,6 +146,8 @@ class UnrollConfig(LearnerConfig):
     """what looks at an observation: dense layers, or for images the small or the deep network of IMPALA, or DQN's"""
     lstm: int = 0
     """size of an LSTM behind it; 0 for none"""
+    last_inputs: bool = False
+    """show the policy its last action and reward too, beside the observation"""
     reward: RewardTransform = "none"
     """what the learner makes of rewards; returns are told as they are"""
     reward_scale: float = 1.0
@@ -140,6 +157,14 @@ class UnrollConfig(LearnerConfig):
         super().__post_init__()
         check("lstm", self.lstm, least=0)
         check("reward_scale", self.reward_scale, above=0)
+
+    def wrappers(self) -> tuple[Callable[[Any], Any], ...]:
+        """What is put around each environment, on its worker."""
+        if not self.last_inputs:
+            return ()
+        from clusterenv.wrappers import LastActionReward  # it needs Gymnasium, which `--help` does not
+
+        return (LastActionReward,)
 
 
 def check(

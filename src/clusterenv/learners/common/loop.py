@@ -5,13 +5,12 @@ from __future__ import annotations
 import abc
 import contextlib
 import time
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from clusterenv.env.make import make_vec
+from clusterenv.learners.common.environments import environments
 from clusterenv.learners.common.source import Source
 from clusterenv.learners.common.tracking import WINDOW, Means, Tracker, full_bytes
 from clusterenv.metrics.recorder import Recorder
@@ -142,7 +141,7 @@ class Learner(abc.ABC, Generic[Config]):
     def _environments(self) -> Iterator[ClusterEnv]:
         """Make the environments, the network and the counters, and attach the one to the other."""
         config = self.config
-        with _closing(make_vec(config.env_id, config.num_envs, cluster=self._cluster)) as envs:
+        with environments(config, self._cluster) as envs:
             envs.reset(seed=config.seed)
             self._updater = self.make_updater(envs.single_observation_space, envs.single_action_space)
             self._tracker = Tracker(envs.cluster.workers, full_bytes(self.updater.weights(), config.encoding))
@@ -219,17 +218,3 @@ class Learner(abc.ABC, Generic[Config]):
     def _spent(self) -> bool:
         """Whether another batch would be more than the budget."""
         return self._tracker.steps + self.config.batch_size > self.config.total_steps
-
-
-@contextlib.contextmanager
-def _closing(envs: ClusterEnv) -> Iterator[ClusterEnv]:
-    """Close the environments at the end. After an interrupt a rollout is pending, which is no news to anybody."""
-    try:
-        yield envs
-    except KeyboardInterrupt:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*Calling `close` while waiting", UserWarning)
-            envs.close()
-        raise
-    finally:
-        envs.close()

@@ -1,0 +1,224 @@
+"""`clusterenv eval`: let the agent of a run play whole episodes, and say what came of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import tyro
+
+from clusterenv.cli.exits import OK, complain, say
+from clusterenv.config import check_num_envs, parse_cluster
+from clusterenv.errors import ConfigError
+from clusterenv.learners import catalog
+from clusterenv.learners.common.config import check
+from clusterenv.learners.common.env_args import parse_env_args
+from clusterenv.learners.common.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from clusterenv.env.vector import ClusterEnv
+    from clusterenv.learners.catalog import Entry
+    from clusterenv.learners.common.checkpoint import Checkpoint
+    from clusterenv.learners.common.config import LearnerConfig
+    from clusterenv.learners.common.evaluate import Scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """Let the agent of a run play whole episodes, with the newest sound checkpoint, and say what came of it."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """the folder of a run, such as runs/latest"""
+    episodes: int = 20
+    """how many, over all environments; each plays a number of them that is fixed beforehand"""
+    greedy: tyro.conf.FlagCreatePairsOff[bool] = False
+    """take the most likely action"""
+    sample: tyro.conf.FlagCreatePairsOff[bool] = False
+    """sample actions, as in training; this is what happens if nothing is said"""
+    seed: int = 1_000_000
+    """of environments and actions; runs are trained with other ones"""
+    num_envs: int = 16
+    """number of environments (slots), at most one per episode"""
+    cluster: str = "local"
+    """where they run"""
+    env_args: tuple[str, ...] = ()
+    """arguments of the environment that shall be other than in training, such as delay=20"""
+    max_steps: int = 100_000
+    """an episode is cut after so many steps, for environments that never end by themselves"""
+    video: str | None = None
+    """a folder for films of the first episodes, as .gif"""
+    films: int = 3
+    """how many of them, with --video"""
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """write one JSON object, for machines"""
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "max_steps", "films"):
+            check(name, getattr(self, name), least=1)
+        check("seed", self.seed, least=0)
+        check_num_envs(self.num_envs)
+        parse_cluster(self.cluster)
+        parse_env_args(self.env_args)
+        if self.greedy and self.sample:
+            raise ConfigError("--greedy and --sample cannot both be given.")
+
+
+class Trained(NamedTuple):
+    """A run that has learned something."""
+
+    name: str
+    entry: Entry
+    config: LearnerConfig
+    checkpoint: Checkpoint
+
+
+def parse(arguments: list[str]) -> EvalOptions:
+    """The options of `clusterenv eval`."""
+    return tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval")
+
+
+def run(arguments: list[str]) -> int:
+    """Run `clusterenv eval`."""
+    options = parse(arguments)
+    trained = _load(options.run)
+    scores, films = _play(options, trained)
+    if options.json:
+        say(json.dumps(report(options, trained, scores, films)))
+        return OK
+    config, step = trained.config, trained.checkpoint.facts["global_step"]
+    say(
+        f"{trained.entry.name.upper()} on {config.env_id} after {step:,} steps: {options.episodes} episodes, "
+        f"{'greedy' if options.greedy else 'sampled'} actions, seed {options.seed}."
+    )
+    for name, spread in zip(("return", "length"), _spreads(scores), strict=True):
+        say(f"{name}: " + ", ".join(f"{what} {value:,.2f}" for what, value in spread._asdict().items()))
+    if cut := _cut(options, scores):
+        complain(f"{cut} of these episodes did not end and were cut after {options.max_steps:,} steps (--max-steps).")
+    for film in films:
+        say(film)
+    return OK
+
+
+def report(options: EvalOptions, trained: Trained, scores: Scores, films: list[str]) -> dict[str, Any]:
+    """All that is known, for machines."""
+    returns, lengths = _spreads(scores)
+    return {
+        "run": trained.name,
+        "algorithm": trained.entry.name,
+        "env_id": trained.config.env_id,
+        "global_step": trained.checkpoint.facts["global_step"],
+        "episodes": options.episodes,
+        "greedy": options.greedy,
+        "seed": options.seed,
+        "return": returns._asdict(),
+        "length": lengths._asdict(),
+        "cut": _cut(options, scores),
+        "returns": scores.returns,
+        "lengths": scores.lengths,
+        "films": films,
+    }
+
+
+def _spreads(scores: Scores) -> tuple[Any, Any]:
+    from clusterenv.learners.common.evaluate import Spread
+
+    return Spread.of(scores.returns), Spread.of(scores.lengths)
+
+
+def _cut(options: EvalOptions, scores: Scores) -> int:
+    return sum(length >= options.max_steps for length in scores.lengths)
+
+
+def _load(path: str) -> Trained:
+    # torch takes seconds to import: not before the options are known to be right.
+    from clusterenv.learners.common.checkpoint import Checkpoints
+
+    folder = RunFolder.open(path)
+    algorithm, table = folder.read()
+    entry, config = catalog.find(algorithm), catalog.settings_of(algorithm, table)
+    checkpoint = Checkpoints(folder.checkpoints).load()
+    if checkpoint is None:
+        raise ConfigError(
+            f"{path} has no checkpoint to evaluate. A run saves one now and then and at its end; wait for it."
+        )
+    # Where it was trained is no matter here.
+    return Trained(folder.path.name, entry, replace(config, device="cpu"), checkpoint)
+
+
+def _play(options: EvalOptions, trained: Trained) -> tuple[Scores, list[str]]:
+    """Play the episodes, then the first of them once more before a camera."""
+    from clusterenv.learners.common import evaluate
+
+    learner = trained.entry.learner()(trained.config)
+    slots = min(options.episodes, options.num_envs)
+    with _environments(options, trained, slots, options.cluster) as envs:
+        if options.video is not None:
+            _check_camera(trained.config.env_id, envs)
+        network = evaluate.acting_network(learner, trained.checkpoint.tensors, envs)
+        scores = evaluate.play(
+            envs,
+            network,
+            episodes=options.episodes,
+            seed=options.seed,
+            greedy=options.greedy,
+            runtime=trained.config.runtime,
+        )
+    return scores, _film(options, trained, network) if options.video is not None else []
+
+
+def _environments(
+    options: EvalOptions, trained: Trained, slots: int, cluster: str, camera: tuple[Any, ...] = ()
+) -> AbstractContextManager[ClusterEnv]:
+    from gymnasium.wrappers import TimeLimit
+
+    from clusterenv.env.make import make_vec
+    from clusterenv.learners.common.environments import closing
+    from clusterenv.learners.common.evaluate import arguments_for_evaluation
+
+    config = trained.config
+    arguments = {
+        **config.env_kwargs(),
+        **arguments_for_evaluation(config.env_id),
+        **parse_env_args(options.env_args),
+        **({"render_mode": "rgb_array"} if camera else {}),
+    }
+    limit = functools.partial(TimeLimit, max_episode_steps=options.max_steps)
+    wrappers = [*config.wrappers(), limit, *camera]
+    return closing(make_vec(config.env_id, slots, wrappers=wrappers, cluster=cluster, **arguments))
+
+
+def _check_camera(env_id: str, envs: ClusterEnv) -> None:
+    modes = envs.metadata.get("render_modes") or []
+    if "rgb_array" not in modes:
+        raise ConfigError(
+            f"{env_id} draws no pictures: its render modes are {list(modes)}, and --video needs 'rgb_array'. "
+            "Leave it out."
+        )
+
+
+def _film(options: EvalOptions, trained: Trained, network: Any) -> list[str]:
+    """The first episode of the first slots again, in this process: same seeds, same actions, with a camera."""
+    from clusterenv.learners.common import evaluate
+    from clusterenv.learners.common.film import Film, save_gif
+
+    folder = pathlib.Path(str(options.video))
+    folder.mkdir(parents=True, exist_ok=True)
+    cameras: list[Film] = []
+
+    def camera(env: Any) -> Film:
+        cameras.append(Film(env))
+        return cameras[-1]
+
+    count = min(options.films, options.episodes, options.num_envs)
+    with _environments(options, trained, count, "inproc", (camera,)) as envs:
+        fps = float(envs.metadata.get("render_fps") or 30)
+        evaluate.play(envs, network, episodes=count, seed=options.seed, greedy=options.greedy, runtime="torch")
+    paths = [folder / f"{trained.name}-{number}.gif" for number in range(1, count + 1)]
+    for path, film in zip(paths, cameras, strict=True):
+        save_gif(path, film.frames, fps)
+    return [str(path) for path in paths]

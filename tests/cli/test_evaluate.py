@@ -1,0 +1,174 @@
+"""`clusterenv eval` as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from clusterenv.cli.main import main
+from clusterenv.learners.common.runfolder import RunFolder
+from tests.cli.kit import SMALL
+
+if TYPE_CHECKING:
+    import pathlib
+
+    Told = pytest.CaptureFixture[str]
+
+HERE = ["--cluster", "inproc"]
+
+
+@pytest.fixture(scope="module")
+def pole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a small run of PPO on CartPole."""
+    return trained(tmp_path_factory.mktemp("pole"), "ppo", *SMALL)
+
+
+def trained(runs: pathlib.Path, *arguments: str) -> str:
+    assert main(["train", *arguments, "--quiet", "--runs", str(runs)]) == 0
+    return str(runs / "latest")
+
+
+def evaluated(capsys: Told, *arguments: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["eval", *arguments, *HERE, "--json"]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def test_it_says_what_came_of_it(pole: str, capsys: Told) -> None:
+    capsys.readouterr()
+    assert main(["eval", pole, "--episodes", "5", "--seed", "3", *HERE]) == 0
+    told = capsys.readouterr()
+    first, returns, lengths = told.out.splitlines()
+    assert first == "PPO on CartPole-v1 after 64 steps: 5 episodes, sampled actions, seed 3."
+    assert [part.split()[0] for part in returns.removeprefix("return: ").split(", ")] == [
+        *("mean", "deviation", "min", "max")
+    ]
+    assert lengths.removeprefix("length") == returns.removeprefix("return")  # in CartPole every step counts 1
+    assert told.err == ""
+
+
+def test_machines_get_all_of_it(pole: str, capsys: Told) -> None:
+    told = evaluated(capsys, pole, "--episodes", "5", "--num-envs", "2")
+    assert (told["algorithm"], told["env_id"], told["global_step"]) == ("ppo", "CartPole-v1", 64)
+    assert (told["episodes"], told["greedy"], told["cut"], told["films"]) == (5, False, 0, [])
+    assert told["run"] == RunFolder.open(pole).path.name
+    assert len(told["returns"]) == len(told["lengths"]) == 5
+    assert told["return"]["mean"] == pytest.approx(sum(told["returns"]) / 5)
+    assert told["length"]["max"] == max(told["lengths"])
+
+
+def test_the_seed_decides_and_greedy_is_not_sampled(pole: str, capsys: Told) -> None:
+    once, again, other, greedy = (
+        evaluated(capsys, pole, *more)["returns"] for more in ((), ("--sample",), ("--seed", "5"), ("--greedy",))
+    )
+    assert once == again
+    assert once != other
+    assert once != greedy
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("impala", "--lstm", "8", "--last-inputs"),
+        ("impact", "--lstm", "8"),
+        ("vmpo", "--body", "mlp"),
+    ],
+)
+def test_every_learner_can_be_measured(tmp_path: pathlib.Path, capsys: Told, arguments: tuple[str, ...]) -> None:
+    options = [option for option in SMALL if option not in ("--epochs", "1", "--minibatches", "2")]
+    run = trained(tmp_path, *arguments, *options, "--env-id", "clusterenv/Recall-v0", "--env-args", "delay=2")
+    assert evaluated(capsys, run, "--episodes", "6")["lengths"] == [4] * 6
+    other = evaluated(capsys, run, "--episodes", "6", "--env-args", "delay=5")
+    assert other["lengths"] == [7] * 6
+
+
+def test_an_episode_without_an_end_is_cut_and_told(pole: str, capsys: Told) -> None:
+    capsys.readouterr()
+    assert main(["eval", pole, "--episodes", "3", "--max-steps", "4", *HERE]) == 0
+    told = capsys.readouterr()
+    assert "length: mean 4.00, deviation 0.00" in told.out
+    assert told.err == "3 of these episodes did not end and were cut after 4 steps (--max-steps).\n"
+
+
+def test_atari_games_are_played_to_their_end(tmp_path: pathlib.Path, capsys: Told) -> None:
+    pytest.importorskip("ale_py", reason='ale-py is not installed: pip install "clusterenv[atari]"')
+    pytest.importorskip("cv2", reason='OpenCV is not installed: pip install "clusterenv[atari]"')
+    small = ["--num-envs", "1", "--rollout-steps", "2", "--total-steps", "2", "--body", "shallow", *HERE]
+    lives = ["--env-id", "clusterenv/AtariBreakout-v0", "--mode", "lock step", "--runtime", "torch"]
+    run = trained(tmp_path, "impala", *small, *lives)
+    whole = evaluated(capsys, run, "--episodes", "1")
+    # With episodic_life a reset in the middle of a game presses the button; without it the agent has to.
+    other = evaluated(capsys, run, "--episodes", "1", "--env-args", "episodic_life=true")
+    assert whole["lengths"] != other["lengths"]
+
+
+def test_films_show_the_episodes_that_were_counted(pole: str, tmp_path: pathlib.Path, capsys: Told) -> None:
+    pytest.importorskip("pygame")
+    from PIL import Image
+
+    told = evaluated(capsys, pole, "--episodes", "3", "--video", str(tmp_path / "films"), "--films", "2")
+    assert len(told["films"]) == 2
+    for path, length in zip(told["films"], told["lengths"], strict=False):
+        with Image.open(path) as image:
+            # Frames that look the same are one in the file, which lasts as long.
+            assert image.n_frames <= length + 1  # type: ignore[attr-defined]
+            shown = 0.0
+            for frame in range(image.n_frames):  # type: ignore[attr-defined]
+                image.seek(frame)
+                shown += image.info["duration"]
+            assert shown == 20 * (length + 1)  # 50 frames per second
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, capsys: Told) -> None:
+    longer = [*SMALL, "--total-steps", "192", "--checkpoint-every-s", "1e-9"]
+    folder = RunFolder.open(trained(tmp_path, "ppo", *longer))
+    newest = max(folder.checkpoints.iterdir())
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    assert evaluated(capsys, str(folder.path), "--episodes", "1")["global_step"] == 128
+
+
+def test_a_run_that_has_saved_nothing_cannot_be_measured(tmp_path: pathlib.Path, capsys: Told) -> None:
+    folder = RunFolder.open(trained(tmp_path, "ppo", *SMALL))
+    for file in folder.checkpoints.iterdir():
+        file.unlink()
+    assert main(["eval", str(folder.path)]) == 2
+    assert "has no checkpoint to evaluate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "'nowhere' is no run"),
+        (["RUN", "--env-args", "delay"], "not name=value"),
+        (["RUN", "--cluster", "cloud"], "cloud"),
+        (["RUN", "--episodes", "0"], "episodes=0 must be at least 1"),
+        (["RUN", "--greedy", "--sample"], "--greedy and --sample cannot both be given"),
+    ],
+)
+def test_a_wrong_request_is_refused(pole: str, capsys: Told, arguments: list[str], message: str) -> None:
+    try:
+        code = main(["eval", *(pole if argument == "RUN" else argument for argument in arguments)])
+    except SystemExit as stop:  # tyro has said why
+        code = int(stop.code or 0)
+    assert code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path: pathlib.Path, capsys: Told) -> None:
+    run = trained(tmp_path, "ppo", *SMALL, "--env-id", "clusterenv/Catch-v0")
+    assert main(["eval", run, *HERE, "--video", str(tmp_path / "films")]) == 2
+    assert "clusterenv/Catch-v0 draws no pictures" in capsys.readouterr().err
+    assert not (tmp_path / "films").exists()
+
+
+def test_films_without_pillow_are_one_message(
+    pole: str, tmp_path: pathlib.Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    assert main(["eval", pole, *HERE, "--video", str(tmp_path)]) == 2
+    assert 'Install it: pip install "clusterenv[train]"' in capsys.readouterr().err
