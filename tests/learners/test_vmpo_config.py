@@ -18,6 +18,7 @@ def test_settings_survive_a_file() -> None:
     ("name", "value", "rule"),
     [
         ("target_period", 0, "at least 1"),
+        ("passes", 0, "at least 1"),
         ("top_share", 0.0, "more than 0"),
         ("top_share", 1.5, "at most 1"),
         ("epsilon_temperature", 0.0, "more than 0"),

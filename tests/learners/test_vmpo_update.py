@@ -9,7 +9,6 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from clusterenv.learners.common import unrolls
 from clusterenv.learners.vmpo import VMPOConfig
 from clusterenv.learners.vmpo.update import VMPOUpdater
 from tests.learners.kit import N, T, batch
@@ -27,9 +26,8 @@ def learn(subject: VMPOUpdater, data: Any, left: float = 1.0) -> dict[str, float
     return subject.update(data, left, lambda: None)
 
 
-@torch.no_grad()
 def returns(subject: VMPOUpdater, data: Any) -> torch.Tensor:
-    return subject.returns(data, unrolls.read(subject.network, data))
+    return subject.aim(data).returns
 
 
 @torch.no_grad()
@@ -91,6 +89,18 @@ def test_the_worse_half_teaches_the_policy_nothing() -> None:
         learn(subject, batch(reward=np.array([[9.0, -9.0]] * T), action=np.array([[0, other]] * T)))
         moved.append(weights(subject.network.get_submodule("actor")))
     assert torch.equal(*moved)
+
+
+def test_more_passes_are_more_gradient_steps_toward_the_same_aim() -> None:
+    data = batch(reward=np.array([[1.0, -1.0]] * T), action=np.array([[0, 1]] * T))
+    once, often = (updater(passes=passes, gamma=0.0, learning_rate=0.01) for passes in (1, 8))
+    for subject in (once, often):
+        learn(subject, data)
+    assert often.optimizer.state_dict()["state"][0]["step"] == 8
+    rows = data.obs[:-1, 0]
+    assert (often.network(rows)[0].softmax(-1)[:, 0] > once.network(rows)[0].softmax(-1)[:, 0]).all()
+    assert torch.equal(once.aim(data).returns, often.aim(data).returns)
+    assert often._updates == 1  # generations are counted in batches
 
 
 def test_the_policy_that_acts_is_renewed_and_published_once_in_a_while() -> None:

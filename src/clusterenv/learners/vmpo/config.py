@@ -14,18 +14,18 @@ class VMPOConfig(UnrollConfig):
 
     Example:
         >>> VMPOConfig(env_id="CartPole-v1").batch_size
-        512
+        256
     """
 
     # Every batch should come from the policy of the last generation. A trust region lets one generation move by about
     # `epsilon_kl`; a worker that misses one of a tenth of that acts as good as on-policy.
     aps_threshold: ClassVar[float] = 0.001
 
-    num_envs: int = 16
+    num_envs: int = 8
     """number of environments (slots)"""
     rollout_steps: int = 32
     """steps of each environment in a batch; returns reach to the end of it"""
-    total_steps: int = 400_000
+    total_steps: int = 300_000
     """step budget, over all environments"""
     anneal: bool = False
     """let the learning rates and the entropy bonus fall to zero over the step budget"""
@@ -36,11 +36,13 @@ class VMPOConfig(UnrollConfig):
     max_grad_norm: float = 10.0
     """a longer gradient is cut to this"""
 
+    passes: int = 1
+    """gradient steps on each batch; 1 as published, more learn more from fewer steps"""
     target_period: int = 10
-    """updates between two generations of the policy that acts; with 1 the trust region never acts"""
+    """batches between two generations of the policy that acts; with 1, and one pass, the trust region never acts"""
     top_share: float = 0.5
     """share of the transitions, those with the largest advantages, that the policy learns from"""
-    epsilon_temperature: float = 0.02
+    epsilon_temperature: float = 0.1
     """how far the weights of these may be from equal ones, in nats; it sets the temperature"""
     epsilon_kl: float = 0.01
     """how far the policy may move from the one that acted, in nats; for continuous actions, its mean"""
@@ -59,7 +61,8 @@ class VMPOConfig(UnrollConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("target_period", self.target_period, least=1)
+        for name in ("passes", "target_period"):
+            check(name, getattr(self, name), least=1)
         check("top_share", self.top_share, above=0, most=1)
         check("popart_rate", self.popart_rate, above=0, most=1)
         for name in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.env.batch import Batch
-    from clusterenv.learners.common.unrolls import Said
 
 # Below this a temperature or a multiplier would never come back.
 _LEAST = 1e-8
@@ -48,6 +47,20 @@ class Multipliers(nn.Module):
         """Keep them above 0, wherever a gradient step has taken them."""
         for parameter in self.parameters():
             parameter.clamp_(min=_LEAST)
+
+
+class Aim(NamedTuple):
+    """What a batch is to teach. Constants.
+
+    Attributes:
+        returns: of each step to the end of the fragment or of its episode, [T, N].
+        advantage: how much better they were than the value, on the scale of the critic, [T, N].
+        scale: of the critic, a scalar.
+    """
+
+    returns: Tensor
+    advantage: Tensor
+    scale: Tensor
 
 
 class VMPOUpdater(Updater[VMPOConfig, Network]):
@@ -79,12 +92,9 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
         if batch is None:
             raise ValueError("V-MPO uses every batch once, so each update needs a new one.")
         left = self.anneal(left)
-        said = unrolls.read(self.network, batch)
-        returns = self.returns(batch, said)
-        if self.head is not None:
-            self.head.learn(returns.flatten())
-            said = unrolls.read(self.network, batch)  # the same values, by the rescaled head
-        measured = self._gradient_step(batch, said, returns, left)
+        aim = self.aim(batch)
+        for _ in range(self.config.passes):
+            measured = self._gradient_step(batch, aim, left)
         unrolls.learn_scale(self.network, batch)
         self._updates += 1
         if self._updates % self.config.target_period == 0:
@@ -93,22 +103,30 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
         return measured
 
     @torch.no_grad()
-    def returns(self, batch: Batch, said: Said) -> Tensor:
-        """The return of each step to the end of the fragment or of its episode, by the newest critic, [T, N]."""
+    def aim(self, batch: Batch) -> Aim:
+        """What a batch is to teach, by the critic before it. Moves the statistics of PopArt."""
+        said = unrolls.read(self.network, batch)
         reward, ended = unrolls.rewards(self.config, batch), batch.terminated | batch.truncated
-        return returns_to_end(reward, said.next_value, ended, gamma=self.config.gamma)
+        returns = returns_to_end(reward, said.next_value, ended, gamma=self.config.gamma)
+        if self.head is None:
+            return Aim(returns, returns - said.value, torch.ones_like(returns[0, 0]))
+        self.head.learn(returns.flatten())
+        scale = self.head.std.squeeze(0).to(returns.dtype)
+        return Aim(returns, (returns - said.value) / scale, scale)
 
-    def _gradient_step(self, batch: Batch, said: Said, returns: Tensor, left: float) -> dict[str, float]:
+    def _gradient_step(self, batch: Batch, aim: Aim, left: float) -> dict[str, float]:
         config, network, multipliers = self.config, self.network, self.multipliers
-        scale = 1.0 if self.head is None else self.head.std.float()
-        error = ((returns - said.value) / scale).flatten()  # [T * N]
+        said = unrolls.read(network, batch)
         step = e_step(
-            error.detach(), multipliers.temperature, epsilon=config.epsilon_temperature, share=config.top_share
+            aim.advantage.flatten(),
+            multipliers.temperature,
+            epsilon=config.epsilon_temperature,
+            share=config.top_share,
         )
         # The parameters that came with the batch are those of the policy that acted, whichever version that was.
         moved = divergences(network.distribution, batch.params.flatten(0, 1), said.params.flatten(0, 1))
         policy = policy_loss(step.psi, said.logp.flatten())
-        critic = 0.5 * error.square().mean()
+        critic = 0.5 * ((aim.returns - said.value) / aim.scale).square().mean()
         entropy = torch_distributions.entropy(network.distribution, said.params).mean()
         total = policy + config.value_coef * critic - config.entropy_coef * left * entropy + step.temperature_loss
         total = total + trust_region_loss(moved, multipliers.kl, epsilon=self._epsilon)
@@ -124,7 +142,7 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
             keys.ENTROPY.name: entropy.item(),
             keys.GRAD_NORM.name: norm.item(),
             keys.PSI_KL.name: step.psi_kl.item(),
-            keys.EXPLAINED_VARIANCE.name: explained_variance(said.value.detach(), returns),
+            keys.EXPLAINED_VARIANCE.name: explained_variance(said.value, aim.returns),
             **self._region_metrics(moved.detach().mean(1)),
         }
 
