@@ -6,15 +6,10 @@ A value is written as in TOML. A plain word needs no quotes, so that nothing has
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 from clusterenv.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # the same library, before it joined Python
-    import tomli as tomllib
+from clusterenv.learners.common import toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +63,7 @@ def _value(name: str, text: str) -> Any:
         hint = f"Write {name}={meant}" if meant else "There is no such value: leave the argument out"
         raise ConfigError(f"env_args has {name}={text}. {hint}; for the text, put it in quotes: {name}='\"{text}\"'.")
     try:
-        table = tomllib.loads(f"value = {text}")
+        table = toml.loads(f"value = {text}")
     except (ValueError, RecursionError) as error:  # a ValueError: no TOML, or a number too long
         if _WORD.fullmatch(text):
             return text

@@ -10,8 +10,7 @@ import importlib.resources
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import tomllib
-
+from clusterenv.learners.common import toml
 from clusterenv.learners.common.settings import from_table
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def find(algorithm: str, env_id: str) -> Preset | None:
     file = importlib.resources.files("clusterenv") / "presets" / name
     if not file.is_file():
         return None
-    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    content = toml.loads(file.read_text(encoding="utf-8"))
     return Preset(content.get("config", {}), content.get("stream", {}), content.get("result", []))
 
 

@@ -17,17 +17,12 @@ import os
 import pathlib
 import platform
 import re
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterenv import __version__
 from clusterenv.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # the same library, before it joined Python
-    import tomli as tomllib
+from clusterenv.learners.common import toml
 
 if TYPE_CHECKING:
     import datetime
@@ -117,7 +112,7 @@ def read_settings(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
         ConfigError: it cannot be read, or is not one.
     """
     try:
-        content = tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        content = toml.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # a ValueError: no UTF-8, no TOML, or a number too long
         raise ConfigError(f"{os.fspath(path)} cannot be read: {error}.") from error
     if content.get("format") != FORMAT:
