@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import pathlib
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tyro
@@ -38,23 +38,12 @@ class Args:
 
 def play(lstm: int, seed: int, args: Args) -> dict[str, Any]:
     """Train once."""
-    from clusterenv.learners.impala import IMPALA, IMPALAConfig
+    from clusterenv.learners import catalog
 
-    config = IMPALAConfig(
-        env_id="clusterenv/CartPoleNoVelocity-v0",
-        cluster=args.cluster,
-        num_envs=16,
-        stream_slots=8,
-        rollout_steps=32,
-        optimizer="adam",
-        learning_rate=1e-3,
-        # Actor and critic share the memory: with returns of 500 the critic's gradient would be all that it learns from.
-        reward_scale=0.02,
-        total_steps=args.total_steps,
-        lstm=lstm,
-        seed=seed,
-    )
-    told = IMPALA(config).train()
+    entry = catalog.find("impala")
+    preset = entry.preset("clusterenv/CartPoleNoVelocity-v0")
+    config = replace(preset, lstm=lstm, seed=seed, cluster=args.cluster, total_steps=args.total_steps)  # type: ignore[call-arg]
+    told = entry.learner()(config).train()
     return {"lstm": lstm, "seed": seed, "return": round(told.final_return, 1), "seconds": round(told.seconds, 1)}
 
 
