@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -64,7 +65,8 @@ def second_node(envs: ClusterEnv) -> tuple[psutil.Process, list[psutil.Process]]
 def send_to_all(processes: list[psutil.Process], number: signal.Signals) -> None:
     """As Slurm does: to everything that runs there."""
     for process in processes:
-        os.kill(process.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # a worker may have ended with its node
+            os.kill(process.pid, number)
 
 
 def is_still_there(node: psutil.Process) -> None:

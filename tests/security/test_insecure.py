@@ -212,7 +212,7 @@ def test_a_run_has_to_be_told_each_time(
         made.append(cluster)
         return real(env_id, num_envs, cluster="inproc", **kwargs)
 
-    monkeypatch.setattr("clusterenv.learners.common.loop.make_vec", make)
+    monkeypatch.setattr("clusterenv.learners.common.environments.make_vec", make)
     words = ["train", "ppo", *SMALL, "--cluster", "tcp:nodes=1,workers=1"]
     assert main([*words, "--insecure"]) == OK
     assert banner() in capsys.readouterr().err
