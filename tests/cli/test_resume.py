@@ -59,6 +59,7 @@ def steps_of(run: subprocess.Popen[str], least: int) -> int:
     return steps
 
 
+@pytest.mark.fault("F17")
 def test_a_killed_run_goes_on_with_the_node_that_has_waited(
     start: Callable[..., subprocess.Popen[str]], tmp_path: pathlib.Path
 ) -> None:

@@ -95,6 +95,7 @@ def kill(head: Head) -> None:
     head.communicate(timeout=LIMIT_S)
 
 
+@pytest.mark.fault("F17")
 @pytest.mark.parametrize("when", ["before the node has noticed", "after its workers are gone"])
 def test_another_head_takes_over(stage: Stage, when: str) -> None:
     first = stage.head()

@@ -45,6 +45,7 @@ def who_is_lost(infos: dict[str, Any]) -> list[int]:
     return np.flatnonzero(lost(infos, 4)).tolist()
 
 
+@pytest.mark.fault("F09")
 @pytest.mark.parametrize("cluster", [LOCAL, TCP])
 @pytest.mark.parametrize("on_loss", ["restart", "raise"])
 def test_a_worker_is_replaced_again_and_again(cluster: str, on_loss: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -101,6 +102,7 @@ def test_a_rollout_plays_the_fragment_in_fresh_environments(cluster: str) -> Non
     assert all(each in (LEAKING, []) for each in found)
 
 
+@pytest.mark.fault("F09")
 @pytest.mark.parametrize("cluster", [LOCAL, TCP])
 def test_a_stream_goes_on(cluster: str) -> None:
     told: list[int] = []
