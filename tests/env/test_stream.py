@@ -165,6 +165,19 @@ def test_a_slow_worker_does_not_hold_back_the_others(make_local: Make, tmp_path:
         gate.touch()
 
 
+def test_it_says_whether_the_next_batch_is_there(make_local: Make, tmp_path: pathlib.Path) -> None:
+    gate = tmp_path / "gate"
+    envs = make_local(gated(2, gate, slots=[0, 1]))
+    envs.reset(seed=1)
+    envs.attach(Linear(2, 3), seed=1)
+    with envs.stream(steps=3, slots=2) as stream:
+        assert not stream.ready, "both stand before the gate"
+        gate.touch()
+        wait_until(lambda: stream.ready, LIMIT_S)
+        assert next(stream).N == 2
+    assert not stream.ready
+
+
 # The end of a stream.
 
 
