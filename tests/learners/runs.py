@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from clusterenv.learners.common.sync import SyncConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# A run of a second, of any learner on unrolls: torch acts, because exporting a graph takes longer than all of it.
+LEVER: dict[str, Any] = {
+    "env_id": "test/Lever-discrete-v0",
+    "cluster": "inproc:2",
+    "mode": "lock step",
+    "num_envs": 8,
+    "rollout_steps": 8,
+    "total_steps": 80 * 64,
+    "gamma": 0.5,
+    "hidden": (16,),
+    "learning_rate": 0.02,
+    "record_every": 10,
+    "runtime": "torch",
+    "sync": SyncConfig(rule="on-change"),
+}
 
 
 class Notebook:
