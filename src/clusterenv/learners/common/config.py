@@ -64,13 +64,9 @@ class LearnerConfig:
     learning_rate: float = 1e-3
     """of the optimiser"""
     anneal: bool = True
-    """let the learning rate and the entropy bonus fall to zero over the step budget"""
+    """let the learning rate fall to zero over the step budget"""
     gamma: float = 0.99
     """discount"""
-    entropy_coef: float = 0.01
-    """weight of the entropy bonus"""
-    value_coef: float = 0.5
-    """weight of the value loss"""
     max_grad_norm: float = 0.5
     """a longer gradient is cut to this"""
     normalize_observations: bool = False
@@ -94,8 +90,7 @@ class LearnerConfig:
         for name in ("total_steps", "rollout_steps", "torch_threads", "stream_buffers", "record_every"):
             check(name, getattr(self, name), least=1)
         check("gamma", self.gamma, least=0, most=1)
-        for name in ("entropy_coef", "value_coef", "seed"):
-            check(name, getattr(self, name), least=0)
+        check("seed", self.seed, least=0)
         for name in ("learning_rate", "max_grad_norm", "checkpoint_every_s"):
             check(name, getattr(self, name), above=0)
         if any(size < 1 for size in self.hidden or ()):
@@ -139,7 +134,24 @@ class LearnerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnrollConfig(LearnerConfig):
+class ActorCriticConfig(LearnerConfig):
+    """The settings of learners with a policy and a value that learn side by side."""
+
+    anneal: bool = True
+    """let the learning rate and the entropy bonus fall to zero over the step budget"""
+    entropy_coef: float = 0.01
+    """weight of the entropy bonus"""
+    value_coef: float = 0.5
+    """weight of the value loss"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("entropy_coef", "value_coef"):
+            check(name, getattr(self, name), least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnrollConfig(ActorCriticConfig):
     """The settings of learners that take whole unrolls, so that their networks may have a memory."""
 
     body: Literal["mlp", "shallow", "deep", "nature"] = "mlp"

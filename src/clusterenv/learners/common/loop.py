@@ -199,7 +199,7 @@ class Learner(abc.ABC, Generic[Config]):
             fresh = source.next()
             self._epoch = fresh.epoch
             tracker.take(fresh, time.perf_counter() - waiting)
-            batch = fresh.to(torch, config.device)
+            batch = fresh.to(torch, config.device) if updater.takes_tensors else fresh
         self._means.add(updater.update(batch, left, lambda: self.publish(envs)))
 
     def _tell(self, envs: ClusterEnv) -> Update:

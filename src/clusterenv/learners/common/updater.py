@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 
@@ -28,7 +28,13 @@ class Updater(abc.ABC, Generic[Config, Net]):
         config: the settings.
         network: fresh, with its first weights.
         optimizer: of its parameters.
+
+    Attributes:
+        takes_tensors: whether batches are to come as tensors on the learner's device, or as the arrays they are. What
+            goes into a memory first should not go to a device.
     """
+
+    takes_tensors: ClassVar[bool] = True
 
     def __init__(self, config: Config, network: Net, optimizer: torch.optim.Optimizer) -> None:
         self.config, self.network, self.optimizer = config, network, optimizer
@@ -53,7 +59,7 @@ class Updater(abc.ABC, Generic[Config, Net]):
         """Learn, and return the metrics.
 
         Args:
-            batch: a new one as tensors, on the learner's device; None if there is none and none is needed.
+            batch: a new one, as `takes_tensors` says; None if there is none and none is needed.
             left: the share of the step budget that is left.
             publish: to be called when `acting` has changed and the workers shall know.
         """

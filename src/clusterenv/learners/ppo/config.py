@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.common.config import LearnerConfig, check
+from clusterenv.learners.common.config import ActorCriticConfig, check
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig(LearnerConfig):
+class PPOConfig(ActorCriticConfig):
     """Train an agent with proximal policy optimisation.
 
     Example:
