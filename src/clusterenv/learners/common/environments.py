@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from typing import TYPE_CHECKING
 
 from clusterenv.env.make import make_vec
+from clusterenv.envs import EPISODE_CONTINUES
+from clusterenv.wrappers import KeepInfos
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +22,11 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def environments(config: LearnerConfig, cluster: str | Cluster) -> Iterator[ClusterEnv]:
     """The environments of the settings, on a cluster, closed at the end."""
+    wrappers = config.wrappers()
+    if config.inference == "head":
+        wrappers += (functools.partial(KeepInfos, keep=(EPISODE_CONTINUES,)),)
     with closing(
-        make_vec(config.env_id, config.num_envs, wrappers=config.wrappers(), cluster=cluster, **config.env_kwargs())
+        make_vec(config.env_id, config.num_envs, wrappers=wrappers, cluster=cluster, **config.env_kwargs())
     ) as envs:
         yield envs
 
