@@ -101,17 +101,19 @@ def test_a_module_that_does_not_say_how_it_acts_is_refused() -> None:
 # New weights.
 
 
-def test_weights_arrive_when_they_are_taken() -> None:
-    net, acting = network(lstm=0), network(lstm=0)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_weights_arrive_when_they_are_taken(normalize: bool) -> None:
+    """With those that are no parameters: a running mean, and a count that is a whole number."""
+    net, acting = (network(lstm=0, normalize=normalize) for _ in range(2))
     handover = Handover(net)
     with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.add_(1.0)
+        for tensor in net.state_dict().values():
+            tensor.add_(1)
     addresses = [parameter.data_ptr() for parameter in acting.parameters()]
     assert handover.publish(net) == handover.number == 1
     assert not torch.equal(next(acting.parameters()), next(net.parameters()))
     assert handover.take(acting) == 1
-    for mine, newest in zip(acting.parameters(), net.parameters(), strict=True):
+    for mine, newest in zip(acting.state_dict().values(), net.state_dict().values(), strict=True):
         assert torch.equal(mine, newest)
     assert [parameter.data_ptr() for parameter in acting.parameters()] == addresses  # a graph knows them by these
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterenv.cli.bench import BenchArgs
     from clusterenv.env.vector import ClusterEnv
 
-_LEAST, _MOST = 5, 2000  # repetitions
+_LEAST, _MOST = 3, 2000  # repetitions
 
 
 def seconds_of(act: Callable[[], Any], limit_s: float, *, rest: Callable[[], Any] | None = None) -> float:

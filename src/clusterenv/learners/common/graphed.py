@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from clusterenv.errors import ConfigError
+from clusterenv.policy.runtime import input_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ class Graphed:
     def __init__(self, actor: Actor, size: int) -> None:
         self._actor, self._size = actor, size
         inputs = [*actor.blank(size), np.full(size, actor.nobody), np.ones(size, np.bool_), np.ones(size, np.bool_)]
-        self._host = [torch.from_numpy(array).pin_memory() for array in inputs]
+        self._host = [torch.from_numpy(array.astype(input_dtype(array.dtype))).pin_memory() for array in inputs]
         self._rows = [tensor.numpy() for tensor in self._host]
         self._device = [tensor.to(actor.device) for tensor in self._host]
         self._stream = torch.cuda.Stream(actor.device)  # type: ignore[no-untyped-call]
@@ -107,7 +108,13 @@ def fastest(actor: Actor, size: int, graphs: Graphs) -> Run:
     """
     if graphs == "off" or actor.device.type != "cuda":
         return actor
-    graphed = Graphed(actor, size)
+    try:
+        graphed = Graphed(actor, size)
+    except RuntimeError as error:  # a kernel that cannot be recorded, in a network of the user's
+        if graphs == "on":
+            raise ConfigError(f"{type(actor.module).__name__} cannot be run as a CUDA graph: {error}") from error
+        _logger.warning("%s is run without a CUDA graph: %s", type(actor.module).__name__, error)
+        return actor
     if graphs == "on":
         return graphed
     plain_s, graphed_s = _seconds(actor, actor, size), _seconds(graphed, actor, size)
