@@ -56,6 +56,22 @@ def test_the_measurement_is_the_mean_divergence() -> None:
     assert 0.0 < subject.drift.ess[0] < 1.0
 
 
+@pytest.mark.parametrize(("numbers", "rows"), [(2, 64), (4_000_000 // 20, 20), (10**9, 16)])
+def test_the_larger_the_observations_the_fewer_are_looked_at(numbers: int, rows: int) -> None:
+    seen: list[int] = []
+
+    class Counting(Linear):
+        def forward(self, weights: Any, obs: Any, state: Any) -> Any:
+            seen.append(len(obs))
+            return super().forward(weights, obs, state)
+
+    policy = Counting(2, CHOICES, seed=0)
+    subject, made = Subject(policy, numbers=numbers), columns(OLD, 40, 4)
+    subject.drift.observe(0, made, 0)
+    subject.measure(policy, OLD)
+    assert seen == [rows]
+
+
 def test_twice_the_environments_give_the_same_number() -> None:
     few, many = Subject(OLD), Subject(OLD)
     made = columns(OLD, 8, 4)
