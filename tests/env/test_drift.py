@@ -58,18 +58,15 @@ def test_the_measurement_is_the_mean_divergence() -> None:
 
 @pytest.mark.parametrize(("numbers", "rows"), [(2, 64), (4_000_000 // 20, 20), (10**9, 16)])
 def test_the_larger_the_observations_the_fewer_are_looked_at(numbers: int, rows: int) -> None:
-    seen: list[int] = []
-
-    class Counting(Linear):
+    class Broken(Linear):
         def forward(self, weights: Any, obs: Any, state: Any) -> Any:
-            seen.append(len(obs))
-            return super().forward(weights, obs, state)
+            raise ValueError("no")
 
-    policy = Counting(2, CHOICES, seed=0)
-    subject, made = Subject(policy, numbers=numbers), columns(OLD, 40, 4)
-    subject.drift.observe(0, made, 0)
-    subject.measure(policy, OLD)
-    assert seen == [rows]
+    policy = Broken(2, CHOICES, seed=0)
+    subject = Subject(policy, numbers=numbers)
+    subject.drift.observe(0, columns(OLD, 40, 4), 0)
+    with pytest.raises(PolicyError, match=f"on {rows} observations"):
+        subject.measure(policy, OLD)
 
 
 def test_twice_the_environments_give_the_same_number() -> None:
