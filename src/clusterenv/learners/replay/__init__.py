@@ -1,4 +1,4 @@
-"""Memories of steps that are learned from more than once: transitions and sequences, uniform or by priority.
+"""A memory of what was played, and what learners that learn from it share.
 
-Arrays only: nothing in the data part of this package knows torch.
+What holds the data (`transitions`, `sequences` and below) knows arrays only, no torch.
 """
