@@ -136,7 +136,9 @@ class Lanes:
             )
         slot, steps = batch.slot[columns], np.arange(batch.T + 1)[:, None]
         start = self.heads[slot]
-        seen = [leaf[:, columns] for leaf in spaces.take_apart(self._space, batch.obs)]  # [T + 1, n, ...]
+        seen = spaces.take_apart(self._space, batch.obs)  # [T + 1, n, ...]
+        if len(columns) < batch.N:
+            seen = [leaf[:, columns] for leaf in seen]
         first = batch.first[:, columns]
         self._refuse_jumps(seen, first)
         begins = first[:-1].copy()
