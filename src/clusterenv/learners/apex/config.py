@@ -35,7 +35,9 @@ class ApeXConfig(ReplayConfig):
         {0.05}
     """
 
-    aps_threshold: ClassVar[float] = 0.05
+    aps_threshold: ClassVar[float] = 0.2
+    # Nothing ties the network to the policy that acted: it does not stand still until workers have newer weights.
+    aps_stall_after: ClassVar[int | None] = None
 
     num_envs: int = 8
     """number of environments (slots); each explores in its own measure"""
@@ -69,5 +71,5 @@ class ApeXConfig(ReplayConfig):
         return epsilon_ladder(self.num_envs, self.epsilon, self.epsilon_power)
 
     def scored_slots(self) -> range:
-        """The slots whose returns tell how good the policy is: the greediest, if they differ."""
+        """The slots whose returns tell how good the policy is: the greediest third, if they differ."""
         return greediest(self.num_envs) if self.epsilon_power else range(self.num_envs)
