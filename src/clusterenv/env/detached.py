@@ -86,6 +86,7 @@ class Detached:
         deterministic: act by the mode of the distribution.
         measure: estimate the drift even if the rule does not look at it.
         epoch: of the versions, at least.
+        every_state: whether workers record the recurrent state before every step.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Detached:
         deterministic: bool,
         measure: bool,
         epoch: int,
+        every_state: bool = False,
     ) -> None:
         leaves = leaves_of(observation_space)
         if leaves is None:
@@ -112,7 +114,7 @@ class Detached:
             )
         self.engine, self.observation_space, self._action_space = engine, observation_space, action_space
         self._timeouts = timeouts
-        self._runtime_name = runtime
+        self._runtime_name, self._every_state = runtime, every_state
         self._leaves = tuple(leaves)
         seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, least=0)
         self._policy = as_policy(policy, observation_space, action_space, runtime)
@@ -180,6 +182,7 @@ class Detached:
             distribution.action,
             distribution.size,
             self._policy.has_value,
+            every_state=self._every_state,
         )
 
     def publish(self, policy: Any) -> Version:

@@ -81,19 +81,20 @@ class Drift:
         number = int(columns.version[-1, 0])
         first = int(np.argmax(columns.version[:, 0] == number))  # the worker may have changed its weights on the way
         steps, slots = columns.version.shape
-        if columns.state:
+        if columns.state and columns.states is None:
             # The state is known before the first step only.
             if first > 0:
                 return
-            times = np.zeros(slots, dtype=np.intp)
-            rows = np.arange(slots)
+            times, rows = np.zeros(slots, dtype=np.intp), np.arange(slots)
+            state = tuple(columns.state)
         else:
             chosen = self._estimator.spread((steps - first) * slots)
             times, rows = first + chosen // slots, chosen % slots
+            state = tuple(part[times, rows] for part in columns.states or ())
         self._estimator.observe(
             worker,
             [array[times, rows] for array in columns.obs],
-            tuple(part[rows] for part in columns.state),
+            state,
             columns.params[times, rows],
             columns.action[times, rows],
             columns.logp[times, rows],

@@ -177,6 +177,9 @@ class Actor:
             began = clock()
             if switch and self._weights.count != self._taken:
                 self._take_weights()
+            if columns.states is not None:
+                for kept, part in zip(columns.states, self._state, strict=True):
+                    kept[t] = part
             output = runtime([array[t] for array in columns.obs], self._state)
             if self._deterministic:
                 actions = distribution.mode(output.params)

@@ -15,7 +15,7 @@ from clusterenv.errors import ConfigError
 from clusterenv.learners.replay.side import SideTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
     from gymnasium import Space
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 # What is noted of a step. FIRST: its observation is the first of an episode. BEGINS: what lies before it in its lane is
-# not of the same episode, or not known.
-TERMINATED, TRUNCATED, FIRST, BEGINS = 1, 2, 4, 8
+# not of the same episode, or not known. STATE: the recurrent state before it is kept.
+TERMINATED, TRUNCATED, FIRST, BEGINS, STATE = 1, 2, 4, 8, 16
 ENDED = TERMINATED | TRUNCATED
 
 
@@ -39,12 +39,15 @@ class Lanes:
         action: one action.
         slots: how many lanes.
         steps: of a lane.
+        state: the leaves of a recurrent state.
 
     Attributes:
         heads: [slots] int64, how many steps each slot has had.
     """
 
-    def __init__(self, observation_space: Space[Any], action: Leaf, *, slots: int, steps: int) -> None:
+    def __init__(
+        self, observation_space: Space[Any], action: Leaf, *, slots: int, steps: int, state: Sequence[Leaf] = ()
+    ) -> None:
         leaves = spaces.leaves_of(observation_space)
         if leaves is None:
             raise ConfigError(f"a replay holds arrays, and observations of {observation_space} are none.")
@@ -57,7 +60,7 @@ class Lanes:
         self._action = np.zeros((places, *action.shape), action.dtype)
         self._reward = np.zeros(places, np.float32)
         self._flags = np.zeros(places, np.uint8)
-        self._finals = SideTable(leaves)
+        self._finals, self._states = SideTable(leaves), SideTable(state)
 
     @property
     def places(self) -> int:
@@ -73,7 +76,7 @@ class Lanes:
     def nbytes(self) -> int:
         """The memory of its arrays."""
         columns = [*self._obs, self._action, self._reward, self._flags]
-        return sum(column.nbytes for column in columns) + self._finals.nbytes
+        return sum(column.nbytes for column in columns) + self._finals.nbytes + self._states.nbytes
 
     def ids(self, slot: Array, k: Array) -> Array:
         """The numbers of these steps."""
@@ -89,6 +92,17 @@ class Lanes:
         """Where these steps lie."""
         where: Array = slot * self._ring + k % self._ring
         return where
+
+    def leaf(self, slot: Array, k: Array) -> Array:
+        """Where these steps are among all that can be drawn: from 0 to slots * steps - 1."""
+        leaf: Array = slot * self.steps + k % self.steps
+        return leaf
+
+    def step_of(self, leaf: Array) -> tuple[Array, Array]:
+        """Slot and k of the newest steps that are there."""
+        slot, at = np.divmod(leaf, self.steps)
+        last = self.heads[slot] - 1
+        return slot, last - (last - at) % self.steps
 
     def write(self, batch: Batch, columns: Array) -> None:
         """Put fragments at the ends of their lanes.
@@ -128,6 +142,15 @@ class Lanes:
         """The leaves of what was seen after these steps, each of which was truncated."""
         return self._finals.get(self.ids(slot, k))
 
+    def keep_states(self, slot: Array, k: Array, leaves: Sequence[Array]) -> None:
+        """Keep the recurrent states before these steps."""
+        self._states.put(self.ids(slot, k), leaves)
+        self._flags[self.place(slot, k)] |= STATE
+
+    def states(self, slot: Array, k: Array) -> list[Array]:
+        """The leaves of the states before these steps, each of which was kept."""
+        return self._states.get(self.ids(slot, k))
+
     def tree(self, leaves: list[Array]) -> Any:
         """Observations as the space has them."""
         return spaces.assemble(self._space, leaves)
@@ -165,10 +188,11 @@ class Lanes:
 
     def _evict(self, where: Array, k: Array, slot: Array) -> None:
         """Forget what lies beside the steps that are about to be overwritten."""
-        old = (self._flags[where] & TRUNCATED).nonzero()
-        if len(old[0]):
-            gone = self.ids(slot[old[1]], k[old] - self._ring)
-            self._finals.drop(gone.tolist())
+        flags = self._flags[where]
+        for flag, table in ((TRUNCATED, self._finals), (STATE, self._states)):
+            old = (flags & flag).nonzero()
+            if len(old[0]):
+                table.drop(self.ids(slot[old[1]], k[old] - self._ring).tolist())
 
     def _keep_finals(self, batch: Batch, columns: Array, start: Array) -> None:
         """Store the last observations of truncated episodes; after a termination nobody asks for them."""

@@ -75,6 +75,10 @@ class Priorities:
         known = np.where(np.isnan(priorities), self.largest, priorities)
         self._tree.set(places, (known + _LEAST) ** self._alpha)
 
+    def set_largest(self, places: Array) -> None:
+        """Give these places the largest priority so far, since their own is not known."""
+        self.set(places, np.full(len(places), np.nan))
+
     def clear(self, places: Array) -> None:
         """Empty these places."""
         self._tree.set(places, 0.0)

@@ -155,21 +155,18 @@ class TransitionReplay:
             weights: Array = np.ones(count, np.float32)
         else:
             places, chances = self._priorities.draw(count, self._random)
-            slot, at = np.divmod(places, self._lanes.steps)
-            last = self._lanes.heads[slot] - 1
-            k = last - (last - at) % self._lanes.steps
+            slot, k = self._lanes.step_of(places)
             weights = importance(chances, items, self._priorities.beta)
         return Sample(self._lanes.ids(slot, k), weights, self._cut(slot, k))
 
     def update(self, ids: Array, priorities: Array) -> None:
         """Give new priorities to what was drawn. What is there no more is passed over; the last of several wins."""
-        if self._priorities is None:
-            raise ConfigError("a replay that draws all alike has no priorities. Make it with prioritized=True.")
         priorities = np.asarray(priorities, np.float64)
         refuse_bad(priorities)
         slot, k = self._lanes.find(ids)
         here = (k >= self._lanes.oldest[slot]) & (k < self._done[slot])
-        self._priorities.set(self._leaf(slot[here], k[here]), priorities[here])
+        if self._priorities is not None:
+            self._priorities.set(self._lanes.leaf(slot[here], k[here]), priorities[here])
 
     def _add(
         self, batch: Batch, columns: Array, taken: Array | None, best: Array | None, final_best: Array | None
@@ -207,7 +204,7 @@ class TransitionReplay:
         """Set the priorities of what is complete now, and empty the places of what is not yet."""
         done, head = self._done[slot], self._lanes.heads[slot]
         pending = _ranges(slot, np.maximum(done, start), head)
-        priorities.clear(self._leaf(*pending))
+        priorities.clear(self._lanes.leaf(*pending))
         slot, k = _ranges(slot, np.maximum(before, self._lanes.oldest[slot]), done)
         told = self._steps(slot, k)
         after = k + told.length
@@ -216,7 +213,7 @@ class TransitionReplay:
         ids = self._lanes.ids(slot[cut], after[cut] - 1).tolist()
         value[cut] = [finals.get(number, np.nan) for number in ids]
         target = told.reward + np.where(told.discount == 0, 0.0, told.discount * value)
-        priorities.set(self._leaf(slot, k), np.abs(target - self._taken[self._lanes.place(slot, k)]))
+        priorities.set(self._lanes.leaf(slot, k), np.abs(target - self._taken[self._lanes.place(slot, k)]))
 
     def _uniform(self, count: int, items: int) -> tuple[Array, Array]:
         oldest = self._lanes.oldest
@@ -243,11 +240,6 @@ class TransitionReplay:
         flags = self._lanes.flags(slot, k)
         reward = self._lanes.rewards(slot, k)
         return nstep(reward, flags & TERMINATED != 0, flags & TRUNCATED != 0, self._gamma)
-
-    def _leaf(self, slot: Array, k: Array) -> Array:
-        """Where a step is in the tree."""
-        leaf: Array = slot * self._lanes.steps + k % self._lanes.steps
-        return leaf
 
 
 def _ranges(slot: Array, start: Array, stop: Array) -> tuple[Array, Array]:
