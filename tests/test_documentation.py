@@ -11,7 +11,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-LEARNERS = ("ppo", "impala", "impact", "vmpo")
+LEARNERS = ("ppo", "impala", "impact", "vmpo", "apex")
 LEARNER_PAGES = tuple(f"docs/learners/{name}.md" for name in LEARNERS)
 PAGES = (
     *("README.md", "docs/guide.md", "docs/migration.md", "docs/clusters/README.md", "docs/testing.md"),

@@ -68,8 +68,15 @@ class Drift:
         # What the last measurement found of which version: weights that move because of it are those that it measured.
         self._found: tuple[Version, Array] | None = None
 
-    def observe(self, worker: int, columns: Columns, epoch: int) -> None:
-        """Keep some rows of a fragment: observations, with the distribution that the worker acted from."""
+    def observe(self, worker: int, columns: Columns, epoch: int, slots_of: Array | None = None) -> None:
+        """Keep some rows of a fragment: observations, with the distribution that the worker acted from.
+
+        Args:
+            worker: whose fragment it is.
+            columns: its arrays.
+            epoch: of its version.
+            slots_of: [n], whose its columns are, for distributions that tell slots apart.
+        """
         self._found = None  # it is not about these rows
         number = int(columns.version[-1, 0])
         first = int(np.argmax(columns.version[:, 0] == number))  # the worker may have changed its weights on the way
@@ -92,6 +99,7 @@ class Drift:
             columns.action[times, rows],
             columns.logp[times, rows],
             version=Version(epoch, number),
+            slots=None if slots_of is None else slots_of[rows],
         )
 
     def update(self, newest: Decoded, held: Decoded, threshold: float | None) -> bool:
