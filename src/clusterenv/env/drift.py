@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
+# Numbers of observations in one measurement. It runs on the head, on a core that learns: of large observations, whose
+# networks take as much longer, fewer rows must do. Nine of ten estimates are within a factor of two with 64 rows as
+# with 1024, so it is not the number of rows that they suffer from.
+_NUMBERS, _LEAST_ROWS, _MOST_ROWS = 4_000_000, 16, 64
 # For rules that do not look at divergences but whose drift shall be measured all the same.
 _NO_THRESHOLD = 1e9
 
@@ -35,6 +39,7 @@ class Drift:
         distribution: of the policy.
         spec: of its weights.
         make_runtime: builds what runs it; the same as on the workers, so that only the weights can differ.
+        numbers: in one observation.
         divergence: what is compared, see `APS`.
         name: of the policy, for errors.
     """
@@ -45,12 +50,16 @@ class Drift:
         distribution: Distribution,
         spec: WeightSpec,
         make_runtime: Callable[[], Runtime],
+        *,
+        numbers: int = 1,
         divergence: str = "auto",
         name: str = "the policy",
     ) -> None:
         self.divergence = np.zeros(workers)
         self.ess: npt.NDArray[np.float64] | None = None
-        self._estimator = Estimator(workers, distribution, divergence=divergence)
+        self._estimator = Estimator(
+            workers, distribution, per_worker=rows_each(workers, numbers), divergence=divergence
+        )
         self._distance = Distance(distribution.unit)
         self._spec, self._make_runtime = spec, make_runtime
         self._runtime: Runtime | None = None
@@ -120,3 +129,13 @@ class Drift:
             return found
 
         return params
+
+
+def rows_each(workers: int, numbers: int) -> int:
+    """How many observations of each worker a measurement takes, if each has so many numbers.
+
+    Example:
+        >>> rows_each(workers=2, numbers=8), rows_each(workers=15, numbers=4 * 84 * 84)
+        (64, 16)
+    """
+    return min(_MOST_ROWS, max(_LEAST_ROWS, _NUMBERS // max(1, workers * numbers)))
