@@ -15,7 +15,7 @@ from clusterenv.errors import ConfigError
 from clusterenv.learners.sac.networks import LOG_STD_MAX, LOG_STD_MIN, Actor, SACNetwork, TwinQ, squashed_for
 from clusterenv.policy.distributions import TanhGaussian
 
-SPACE, ACTIONS = spaces.Box(-1, 1, (4,)), spaces.Box(np.float32([-2, 0]), np.float32([2, 5]))
+SPACE, ACTIONS = spaces.Box(-1, 1, (4,)), spaces.Box(np.array([-2, 0], np.float32), np.array([2, 5], np.float32))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,8 +19,20 @@ from clusterenv.learners.sac.update import SACUpdater
 from clusterenv.metrics import keys
 from tests.learners.batches import N, T, made_up_arrays
 
-SPACES = spaces.Box(-1, 1, (3,)), spaces.Box(np.float32([-2, 0]), np.float32([2, 5]))
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SPACES = spaces.Box(-1, 1, (3,)), spaces.Box(np.array([-2, 0], np.float32), np.array([2, 5], np.float32))
 ROWS = 8
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As the loop has it; threads that wait for each other take most of the time of networks this small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def updater(**changes: Any) -> SACUpdater:
@@ -69,7 +81,7 @@ def slow_twin(subject: SACUpdater, drawn: Drawn) -> tuple[Any, Any, Any]:
         # By the density of an action that is given, in units in which the bounds are -1 and 1: halves of 2 and 2.5.
         mean, log_std = params.chunk(2, -1)
         inside = torch.atanh((actions - torch.tensor([0.0, 2.5])) / torch.tensor([2.0, 2.5]))
-        normal = torch.distributions.Normal(mean, log_std.exp())
+        normal: Any = torch.distributions.Normal(mean, log_std.exp())
         logp = normal.log_prob(inside) - torch.log(1 - torch.tanh(inside) ** 2)
         return actions, logp.sum(-1)
 
@@ -85,7 +97,7 @@ def slow_twin(subject: SACUpdater, drawn: Drawn) -> tuple[Any, Any, Any]:
         (error[0] ** 2 * drawn.weights).mean() / 2 + (error[1] ** 2 * drawn.weights).mean() / 2,
         -(log_temperature * (logp.detach() + subject.target_entropy)).mean(),
     )
-    parts = (list(actor.parameters()), list(critic.parameters()), [log_temperature])
+    parts: tuple[list[Any], ...] = (list(actor.parameters()), list(critic.parameters()), [log_temperature])
     rates = (config.learning_rate, config.critic_rate, config.temperature_rate)
     for loss, part, rate in zip(losses, parts, rates, strict=True):
         for parameter, gradient in zip(part, torch.autograd.grad(loss, part), strict=True):

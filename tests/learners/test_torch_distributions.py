@@ -77,7 +77,7 @@ def test_what_is_drawn_is_what_the_one_that_acts_draws(shape: tuple[int, ...], s
     # An action next to its bound has lost digits, from which nobody can say how near it was.
     inside = (np.minimum(expected - distribution.low, distribution.high - expected) > 1e-2).all(-1)
     assert inside.mean() > 0.2
-    np.testing.assert_allclose(logp[inside], expected_logp[inside], rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(logp.numpy()[inside], expected_logp[inside], rtol=2e-4, atol=2e-4)
 
 
 def test_gradients_flow_through_what_is_drawn() -> None:

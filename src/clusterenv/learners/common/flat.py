@@ -26,7 +26,8 @@ def flatten(module: nn.Module) -> nn.Parameter:
     whole = nn.Parameter(torch.cat([part.detach().reshape(-1) for part in parts]))
     whole.grad = torch.zeros_like(whole)
     sizes = [part.numel() for part in parts]
-    for part, data, grad in zip(parts, whole.data.split(sizes), whole.grad.split(sizes), strict=True):
+    views = zip(parts, torch.split(whole.data, sizes), torch.split(whole.grad, sizes), strict=True)
+    for part, data, grad in views:
         part.data, part.grad = data.view_as(part), grad.view_as(part)
     return whole
 

@@ -16,7 +16,7 @@ class SAC(Learner[SACConfig]):
     """Workers play without a pause; the learner learns from a memory of what they played.
 
     Example:
-        >>> config = SACConfig(cluster="inproc", num_envs=2, learning_starts=32, total_steps=64, hidden=(8,), runtime="torch")
+        >>> config = SACConfig(cluster="inproc", num_envs=2, total_steps=64, learning_starts=48, runtime="torch")
         >>> SAC(config).train().steps
         64
     """

@@ -1,14 +1,12 @@
 """The losses of SAC. Pure functions of tensors over n transitions; the two Q functions come as [2, n].
 
-`logp` is the log-density of an action in units in which every dimension has the bounds -1 and 1, so that a temperature and
-a wanted entropy mean the same whatever the bounds are.
+`logp` is the log-density of an action in units in which every dimension has the bounds -1 and 1, so that a temperature
+and a wanted entropy mean the same whatever the bounds are.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,8 +15,7 @@ if TYPE_CHECKING:
 def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_logp: Tensor, temperature: Tensor) -> Tensor:
     """What the Q functions are to say, [n]: the reward and what the next state is worth, its entropy included.
 
-    The lesser of two Q functions counts: the maximum over actions that the policy looks for is also the maximum of their
-    errors.
+    The lesser of two Q functions counts, because the policy looks for actions that seem good, and finds their errors.
 
     Args:
         reward: [n].
@@ -28,6 +25,7 @@ def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_logp: Ten
         temperature: what a nat of entropy is worth in reward.
 
     Example:
+        >>> import torch
         >>> one = torch.ones(1)
         >>> soft_target(one, 0.5 * one, torch.tensor([[4.0], [6.0]]), -2 * one, torch.tensor(0.5))
         tensor([3.5000])
@@ -44,6 +42,7 @@ def critic_loss(q: Tensor, target: Tensor, weights: Tensor) -> Tensor:
         weights: [n], for transitions that were not drawn with equal chances.
 
     Example:
+        >>> import torch
         >>> critic_loss(torch.tensor([[1.0], [2.0]]), torch.tensor([3.0]), torch.ones(1))
         tensor(2.5000)
     """
@@ -59,6 +58,7 @@ def actor_loss(q: Tensor, logp: Tensor, temperature: Tensor) -> Tensor:
         temperature: a constant.
 
     Example:
+        >>> import torch
         >>> actor_loss(torch.tensor([[4.0], [6.0]]), torch.tensor([-2.0]), torch.tensor(0.5))
         tensor(-5.)
     """
@@ -77,6 +77,7 @@ def temperature_loss(log_temperature: Tensor, logp: Tensor, target_entropy: floa
         target_entropy: in nats.
 
     Example:
+        >>> import torch
         >>> log_temperature = torch.zeros((), requires_grad=True)
         >>> temperature_loss(log_temperature, torch.tensor([3.0]), target_entropy=-1.0).backward()
         >>> log_temperature.grad

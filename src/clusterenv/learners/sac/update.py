@@ -78,7 +78,7 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
         aim = self._aim(data, temperature)
         q = network.critic(rows, data.action)
         actions, logp = self._draw(network.actor.params(rows))
-        critic = critic_loss(q, aim, sample.weights)
+        critic = critic_loss(q, aim, torch.as_tensor(sample.weights))
         actor = actor_loss(network.critic(rows, actions, frozen=True), logp, temperature)
         total = critic + actor
         if self.config.temperature_rate:
