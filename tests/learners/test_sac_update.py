@@ -108,6 +108,9 @@ def slow_twin(subject: SACUpdater, drawn: Drawn) -> tuple[Any, Any, Any]:
 
 def test_one_step_is_that_of_separate_losses_and_optimisers() -> None:
     subject, drawn = updater(temperature=0.3), sample()
+    with torch.no_grad():  # or nobody could tell the target from what it follows
+        for parameter in subject.target.parameters():
+            parameter.mul_(1.5)
     actor, critic, log_temperature = slow_twin(subject, drawn)
     subject.learn(drawn, 1.0)
     for slow, fast in ((actor, subject.network.actor), (critic, subject.network.critic)):
