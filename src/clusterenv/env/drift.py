@@ -38,7 +38,7 @@ class Drift:
         workers: how many there are.
         distribution: of the policy.
         spec: of its weights.
-        make_runtime: builds what runs it; the same as on the workers, so that only the weights can differ.
+        make_runtime: builds what runs it; best the same as on the workers, so that only the weights can differ.
         numbers: in one observation.
         divergence: what is compared, see `APS`.
         name: of the policy, for errors.
@@ -65,9 +65,12 @@ class Drift:
         self._runtime: Runtime | None = None
         self._name = name
         self._publishes = 0
+        # What the last measurement found of which version: weights that move because of it are those that it measured.
+        self._found: tuple[Version, Array] | None = None
 
     def observe(self, worker: int, columns: Columns, epoch: int) -> None:
         """Keep some rows of a fragment: observations, with the distribution that the worker acted from."""
+        self._found = None  # it is not about these rows
         number = int(columns.version[-1, 0])
         first = int(np.argmax(columns.version[:, 0] == number))  # the worker may have changed its weights on the way
         steps, slots = columns.version.shape
@@ -112,6 +115,8 @@ class Drift:
 
     def _params_of(self, weights: Decoded) -> Callable[[Sequence[Array], tuple[Array, ...]], Array]:
         def params(leaves: Sequence[Array], state: tuple[Array, ...]) -> Array:
+            if self._found is not None and self._found[0] == weights.version:
+                return self._found[1]
             try:
                 if self._runtime is None:
                     self._runtime = self._make_runtime()
@@ -126,6 +131,7 @@ class Drift:
                 raise PolicyError(
                     f"{self._name} gives NaN for observations of the workers, in version {weights.version}."
                 )
+            self._found = weights.version, found
             return found
 
         return params
