@@ -162,6 +162,17 @@ def test_a_recurrent_fragment_whose_version_changed_on_the_way_is_left_out() -> 
     assert not subject.drift._estimator.fresh
 
 
+def test_where_every_state_is_known_every_step_is_compared() -> None:
+    old, new = Leaky(0), Leaky(1)
+    subject, made = Subject(old), columns(old, 6, 10, state=True, every_state=True)
+    assert made.states is not None
+    subject.drift.observe(0, made, 0)
+    flat = made.obs[0][:-1].reshape(-1, 2), (made.states[0].reshape(-1, 2),)
+    params, _, _ = new.forward(new.weights(), *flat)
+    expected = float(new.distribution.divergence(made.params.reshape(-1, CHOICES), params).mean())
+    assert subject.measure(new, old)[0] == pytest.approx(expected, rel=1e-6)
+
+
 # When it is measured.
 
 
@@ -211,3 +222,25 @@ def test_a_policy_that_fails_is_named(slope: list[float], complaint: str) -> Non
     broken.slope = np.array(slope, np.float32)
     with pytest.raises(PolicyError, match=complaint):
         subject.measure(broken, policy)
+
+
+@pytest.mark.parametrize(("numbers", "rows"), [(2, 64), (4_000_000 // 20, 20), (10**9, 16)])
+def test_the_larger_the_observations_the_fewer_are_looked_at(numbers: int, rows: int) -> None:
+    policy, broken = Sick(2, CHOICES), Sick(2, CHOICES)
+    broken.slope = np.array([200.0, 200.0], np.float32)
+    subject = Subject(policy, numbers=numbers)
+    subject.drift.observe(0, columns(policy, 40, 4), 0)
+    with pytest.raises(PolicyError, match=f"on {rows} observations"):
+        subject.measure(broken, policy)
+
+
+def test_weights_that_were_just_measured_are_not_run_again() -> None:
+    policy, broken = Sick(2, CHOICES), Sick(2, CHOICES)
+    broken.slope = np.array([200.0, 200.0], np.float32)
+    subject, made = Subject(policy), columns(policy, 8, 4)
+    subject.drift.observe(0, made, 0)
+    subject.measure(policy, policy)
+    subject.drift.rebase(subject.version(broken, 1))  # the same version: it would raise if it ran
+    subject.drift.observe(0, columns(policy, 8, 4, version=1), 0)
+    with pytest.raises(PolicyError, match="sick"):
+        subject.drift.rebase(subject.version(broken, 1))

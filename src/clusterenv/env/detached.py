@@ -7,6 +7,7 @@ weights are encoded once per version and base, and put where the workers of the 
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from clusterenv.env.players import Players
 from clusterenv.env.tally import Tally
 from clusterenv.errors import ConfigError, words_of
 from clusterenv.policy.adapters import as_policy
-from clusterenv.policy.base import whole_number
+from clusterenv.policy.base import at_slots, check_slots, whole_number
 from clusterenv.policy.protocol import Policy
 from clusterenv.spaces import leaves_of
 from clusterenv.sync.codec import EncodeOnce, decode
@@ -85,6 +86,7 @@ class Detached:
         deterministic: act by the mode of the distribution.
         measure: estimate the drift even if the rule does not look at it.
         epoch: of the versions, at least.
+        every_state: whether workers record the recurrent state before every step.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Detached:
         deterministic: bool,
         measure: bool,
         epoch: int,
+        every_state: bool = False,
     ) -> None:
         leaves = leaves_of(observation_space)
         if leaves is None:
@@ -111,10 +114,11 @@ class Detached:
             )
         self.engine, self.observation_space, self._action_space = engine, observation_space, action_space
         self._timeouts = timeouts
-        self._runtime_name = runtime
+        self._runtime_name, self._every_state = runtime, every_state
         self._leaves = tuple(leaves)
         seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, least=0)
         self._policy = as_policy(policy, observation_space, action_space, runtime)
+        check_slots(self._policy.distribution, engine.arena.spec.num_envs)
         _check_distribution(self._policy.distribution)
         weights = self._policy.weights()
         self._spec = WeightSpec.of(weights)
@@ -125,7 +129,7 @@ class Detached:
         self.tally = Tally()
         built = self._policy.build()
         name = type(getattr(self._policy, "source", self._policy)).__name__
-        self._copies = self._first_copies(sync, built.make, name)
+        self._copies = self._first_copies(sync, getattr(self._policy, "on_head", built.make), name)
         self._copy_of = [copy for copy in self._copies for _ in copy.workers]
         self._measures = measure or self._copies[0].decider.threshold is not None
         self._batches = 0
@@ -145,12 +149,15 @@ class Detached:
 
     def _first_copies(self, sync: Rule, make_runtime: Callable[[], Runtime], name: str) -> list[_Copy]:
         distribution, kind = self._policy.distribution, getattr(sync, "divergence", "auto")
+        numbers = sum(math.prod(leaf.shape) for leaf in self._leaves)
         return [
             _Copy(
                 host,
                 workers,
                 sync.start(len(workers)),
-                Drift(len(workers), distribution, self._spec, make_runtime, kind, name=name),
+                Drift(
+                    len(workers), distribution, self._spec, make_runtime, numbers=numbers, divergence=kind, name=name
+                ),
             )
             for host, workers in enumerate(self.engine.node.hosts)
         ]
@@ -175,6 +182,7 @@ class Detached:
             distribution.action,
             distribution.size,
             self._policy.has_value,
+            every_state=self._every_state,
         )
 
     def publish(self, policy: Any) -> Version:
@@ -213,7 +221,7 @@ class Detached:
         self.tally.fragment(fragment)
         if self._measures:
             copy = self._copy_of[piece.worker]
-            copy.drift.observe(piece.worker - copy.workers.start, piece.columns, self.newest.epoch)
+            copy.drift.observe(piece.worker - copy.workers.start, piece.columns, self.newest.epoch, piece.slots)
 
     def handed_over(self, batch: Batch) -> None:
         """A batch goes to the learner."""
@@ -301,6 +309,7 @@ def _check_distribution(distribution: Distribution) -> None:
     params = np.zeros((2, distribution.size), np.float32)
     leaf = distribution.action
     try:
+        distribution = at_slots(distribution, [0, 0])
         drawn, _ = distribution.sample_with_log_prob(params, np.zeros((2, distribution.draws), np.float32))
         results = {"sample_with_log_prob": np.asarray(drawn), "mode": np.asarray(distribution.mode(params))}
     except Exception as error:  # the user's code

@@ -65,7 +65,9 @@ class WorkerSource(Source):
         self._envs, self._config = envs, config
         envs.attach(
             policy,
-            sync=config.sync.make(threshold=config.aps_threshold, by_clock=config.mode == "stream"),
+            sync=config.sync.make(
+                threshold=config.aps_threshold, by_clock=config.mode == "stream", stall_after=config.aps_stall_after
+            ),
             encoding=config.encoding,
             seed=config.seed,
             runtime=config.runtime,
