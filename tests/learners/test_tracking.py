@@ -108,3 +108,11 @@ def test_how_long_workers_waited() -> None:
 
 def test_sending_more_than_always_is_a_negative_saving() -> None:
     assert saved_share(300, 200) == -0.5
+
+
+def test_slots_that_explore_for_the_others_do_not_count() -> None:
+    tracker = Tracker(workers=1, full_bytes=1, scored=range(2, 4))
+    told = batch(returns=[1.0, 5.0, 7.0], lengths=[1, 2, 3])
+    told.episodes.slots = np.array([0, 3, 2])
+    tracker.take(told, waited_s=0.0)
+    assert (list(tracker.returns), list(tracker.lengths), tracker.episodes) == ([5.0, 7.0], [2.0, 3.0], 3)

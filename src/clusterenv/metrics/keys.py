@@ -27,7 +27,7 @@ class Metric:
 
 
 EPISODIC_RETURN = Metric(
-    "charts/episodic_return", "reward", "Mean return of the last 100 finished episodes, over all slots."
+    "charts/episodic_return", "reward", "Mean return of the last 100 finished episodes, over all slots that count."
 )
 EPISODIC_LENGTH = Metric("charts/episodic_length", "steps", "Mean length of the last 100 finished episodes.")
 EPISODES = Metric("charts/episodes", "episodes", "Episodes finished since the run began.")
@@ -63,6 +63,8 @@ KL_MULTIPLIER = Metric("losses/kl_multiplier", "1", "V-MPO: the weight of the tr
 KL_MULTIPLIER_SPREAD = Metric(
     "losses/kl_multiplier_spread", "1", "V-MPO: the same, of the spread of continuous actions."
 )
+
+REPLAY_SIZE = Metric("replay/size", "items", "Items in the memory that can be sampled.")
 
 POLICY_LAG_MIN = Metric(
     "sync/policy_lag_min", "versions", "Smallest gap between the head's version and the acting one."

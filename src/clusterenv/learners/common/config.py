@@ -109,6 +109,10 @@ class LearnerConfig:
         """Transitions in one batch."""
         return self.rollout_steps * self.batch_slots
 
+    def scored_slots(self) -> range:
+        """The slots whose returns tell how good the policy is; not those that explore for the others."""
+        return range(self.num_envs)
+
     def env_kwargs(self) -> dict[str, Any]:
         """The arguments of the environment."""
         return parse_env_args(self.env_args)

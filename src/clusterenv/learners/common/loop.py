@@ -144,7 +144,8 @@ class Learner(abc.ABC, Generic[Config]):
         with environments(config, self._cluster) as envs:
             envs.reset(seed=config.seed)
             self._updater = self.make_updater(envs.single_observation_space, envs.single_action_space)
-            self._tracker = Tracker(envs.cluster.workers, full_bytes(self.updater.weights(), config.encoding))
+            weights = full_bytes(self.updater.weights(), config.encoding)
+            self._tracker = Tracker(envs.cluster.workers, weights, config.scored_slots())
             if self.resume is not None:
                 self._restore(self.resume)
             envs.attach(

@@ -82,12 +82,14 @@ class Tracker:
     Attributes:
         workers: how many the run asked for.
         full_bytes: the size of all weights, encoded without a base.
+        scored: the slots whose returns count; None for all.
         steps: so far.
         episodes: finished so far.
     """
 
     workers: int
     full_bytes: int
+    scored: range | None = None
     steps: int = 0
     episodes: int = 0
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -109,9 +111,11 @@ class Tracker:
         """Count a batch for which the learner waited this long."""
         self.steps += batch.steps
         self._waited_s += waited_s
-        self.episodes += len(batch.episodes.returns)
-        self.returns.extend(np.asarray(batch.episodes.returns, float).tolist())
-        self.lengths.extend(np.asarray(batch.episodes.lengths, float).tolist())
+        episodes = batch.episodes
+        self.episodes += len(episodes.returns)
+        counts = slice(None) if self.scored is None else np.isin(episodes.slots, self.scored)
+        self.returns.extend(np.asarray(episodes.returns, float)[counts].tolist())
+        self.lengths.extend(np.asarray(episodes.lengths, float)[counts].tolist())
         self._seen += batch.lag.size
         self._lag_sum += float(batch.lag.sum())
         self._lag_max = max(self._lag_max, int(batch.lag.max()))

@@ -1,0 +1,70 @@
+"""The settings that learners with a memory share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterenv.errors import ConfigError
+from clusterenv.learners.common.config import LearnerConfig, Mode, check
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(LearnerConfig):
+    """What every learner with a memory asks beside the rest."""
+
+    mode: Mode = "stream"
+    """stream: nobody waits but for the rate of samples; lock step: workers wait while the learner learns"""
+    rollout_steps: int = 10
+    """steps of each environment that are sent at a time"""
+    anneal: bool = False
+    """let the learning rate fall to zero over the step budget"""
+    max_grad_norm: float = 40.0
+    """a longer gradient is cut to this"""
+    record_every: int = 100
+    """updates between two rows of metrics"""
+
+    capacity: int = 100_000
+    """steps that are kept; the oldest go first"""
+    learning_starts: int = 1_000
+    """items in the memory before the first update"""
+    sample_size: int = 64
+    """items in one sample, which is one update"""
+    samples_per_insert: float = 8.0
+    """how often each item is learned from, on average; the faster side waits for the slower"""
+    prioritized: bool = True
+    """sample what surprised more often, rather than everything evenly"""
+    priority_exponent: float = 0.6
+    """how much more often: 0 is evenly"""
+    importance_exponent: float = 0.4
+    """how much of the bias that this brings is corrected by weights, 1 for all of it"""
+    n_step: int = 3
+    """rewards that are counted before the value of what follows"""
+    target_every: int = 100
+    """updates between two moves of the target network"""
+    target_rate: float = 1.0
+    """how far it moves towards the network then; 1 copies it"""
+    publish_every: int = 10
+    """updates between two versions"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("capacity", "sample_size", "n_step", "target_every", "publish_every"):
+            check(name, getattr(self, name), least=1)
+        check("learning_starts", self.learning_starts, least=0)
+        check("samples_per_insert", self.samples_per_insert, above=0)
+        for name in ("priority_exponent", "importance_exponent"):
+            check(name, getattr(self, name), least=0, most=1)
+        check("target_rate", self.target_rate, above=0, most=1)
+        self._check_memory()
+
+    @property
+    def slack(self) -> float:
+        """Samples that the learner may be behind before new steps wait: those of two batches, and one sample."""
+        return self.samples_per_insert * 2 * self.batch_size + self.sample_size
+
+    def _check_memory(self) -> None:
+        if self.learning_starts > self.capacity:
+            raise ConfigError(
+                f"learning_starts={self.learning_starts} is more than capacity={self.capacity}: the first update would "
+                "never come. Raise capacity or lower learning_starts."
+            )

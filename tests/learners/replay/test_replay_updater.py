@@ -1,0 +1,146 @@
+"""What learners with a memory share: what goes in, comes out, is told back, followed and published."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from clusterenv.learners.replay.config import ReplayConfig
+from clusterenv.learners.replay.updater import Drawn, Learned, ReplayUpdater, follow, on_device
+
+
+class Numbers(NamedTuple):
+    value: Any
+    pair: Any
+
+
+class Drawing(NamedTuple):
+    ids: Any
+    weights: Any
+    data: Any
+
+
+class Kept:
+    """A memory of numbers, that gives the oldest."""
+
+    def __init__(self) -> None:
+        self.items: list[float] = []
+        self.told: list[tuple[list[int], list[float]]] = []
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def sample(self, count: int) -> Drawing:
+        ids = np.arange(count)
+        values = np.array(self.items[:count])
+        return Drawing(ids, np.ones(count, np.float32), Numbers(values, {"a": values, "b": (values,)}))
+
+    def update(self, ids: Any, priorities: Any) -> None:
+        self.told.append((list(ids), list(priorities)))
+
+
+class Sums(ReplayUpdater[ReplayConfig, nn.Linear]):
+    """Learns one weight."""
+
+    def __init__(self, config: ReplayConfig) -> None:
+        network = nn.Linear(1, 1)
+        self.kept = Kept()
+        super().__init__(config, network, torch.optim.SGD(network.parameters(), lr=0.1), self.kept)
+
+    def insert(self, batch: Any) -> int:
+        self.kept.items.extend(batch)
+        return len(batch)
+
+    def learn(self, sample: Drawn, left: float) -> Learned:
+        self.optimizer.zero_grad()
+        loss = (sample.weights * self.network(sample.data.value[:, None]).squeeze(-1)).mean()
+        loss.backward()
+        self.optimizer.step()
+        return Learned({"losses/policy_loss": float(loss.detach())}, np.arange(len(sample.ids)) + 0.5)
+
+
+def updater(**changes: Any) -> Sums:
+    settings: dict[str, Any] = {
+        "learning_starts": 4,
+        "sample_size": 2,
+        "samples_per_insert": 1.0,
+        "publish_every": 2,
+        "target_every": 3,
+        **changes,
+    }
+    return Sums(ReplayConfig(num_envs=1, rollout_steps=2, **settings))
+
+
+def feed(subject: Sums, *batches: Any) -> list[int]:
+    """Give it batches (None for none), and say at which of them it published."""
+    published: list[int] = []
+    for number, batch in enumerate(batches):
+        subject.update(batch, 1.0, lambda number=number: published.append(number))  # type: ignore[misc]
+    return published
+
+
+def test_nothing_is_learned_before_the_memory_is_filled() -> None:
+    subject = updater()
+    before = subject.network.weight.clone()
+    metrics = subject.update([1.0, 2.0], 1.0, lambda: None)  # type: ignore[arg-type]
+    assert subject.needs_batch
+    assert metrics == {"replay/size": 2}
+    assert torch.equal(subject.network.weight, before)
+
+
+def test_the_rate_decides_whether_it_needs_or_takes_a_batch() -> None:
+    subject = updater()
+    feed(subject, [0.0] * 4, [0.0] * 4)
+    assert (subject.updates, subject.needs_batch) == (1, False)
+    feed(subject, None)
+    assert (subject.updates, subject.needs_batch) == (2, True)
+    slack = subject.config.slack
+    while subject.takes_batch:
+        subject.limiter.inserted(1)
+    assert subject.limiter.allowed - subject.limiter.samples == slack
+
+
+def test_the_memory_is_told_what_surprised() -> None:
+    subject = updater()
+    feed(subject, [0.0] * 6)
+    assert subject.kept.told == [([0, 1], [0.5, 1.5])]
+
+
+def test_versions_and_targets_come_at_their_updates() -> None:
+    subject = updater()
+    first = subject.target.weight.clone()
+    assert feed(subject, [1.0] * 20, None, None, None) == [1, 3]
+    assert not torch.equal(subject.target.weight, first)
+    assert not torch.equal(subject.target.weight, subject.network.weight)  # a copy of the third, not of the fourth
+
+
+def test_a_checkpoint_has_the_target_and_the_count() -> None:
+    subject, other = updater(), updater()
+    feed(subject, [1.0] * 20, None, None, None)
+    other.restore(subject.tensors())
+    assert other.updates == 4
+    assert torch.equal(other.target.weight, subject.target.weight)
+    assert torch.equal(other.network.weight, subject.network.weight)
+
+
+@pytest.mark.parametrize(("rate", "share"), [(1.0, 1.0), (0.25, 0.25)])
+def test_a_target_moves_its_share_and_takes_buffers_whole(rate: float, share: float) -> None:
+    target, source = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    with torch.no_grad():
+        source.weight.fill_(5.0)
+        source.running_mean.fill_(3.0)  # type: ignore[union-attr]
+    follow(target, source, rate)
+    torch.testing.assert_close(target.weight.detach(), torch.full((2,), 1 + 4 * share))
+    torch.testing.assert_close(target.running_mean, torch.full((2,), 3.0))
+
+
+def test_a_sample_becomes_tensors_but_for_its_ids() -> None:
+    kept = Kept()
+    kept.items = [1.0, 2.0]
+    sample = on_device(kept.sample(2), "cpu")
+    assert sample.weights.dtype == sample.data.value.dtype == sample.data.pair["b"][0].dtype == torch.float32
+    assert isinstance(sample.ids, np.ndarray)
