@@ -57,8 +57,15 @@ class Drift:
         self._name = name
         self._publishes = 0
 
-    def observe(self, worker: int, columns: Columns, epoch: int) -> None:
-        """Keep some rows of a fragment: observations, with the distribution that the worker acted from."""
+    def observe(self, worker: int, columns: Columns, epoch: int, slots_of: Array | None = None) -> None:
+        """Keep some rows of a fragment: observations, with the distribution that the worker acted from.
+
+        Args:
+            worker: whose fragment it is.
+            columns: its arrays.
+            epoch: of its version.
+            slots_of: [n], whose its columns are, for distributions that tell slots apart.
+        """
         number = int(columns.version[-1, 0])
         first = int(np.argmax(columns.version[:, 0] == number))  # the worker may have changed its weights on the way
         steps, slots = columns.version.shape
@@ -80,6 +87,7 @@ class Drift:
             columns.action[times, rows],
             columns.logp[times, rows],
             version=Version(epoch, number),
+            slots=None if slots_of is None else slots_of[rows],
         )
 
     def update(self, newest: Decoded, held: Decoded, threshold: float | None) -> bool:

@@ -138,7 +138,7 @@ def make_q_network(
     observation_space: Space[Any],
     action_space: Space[Any],
     *,
-    epsilon: float = 0.0,
+    epsilon: float | Sequence[float] = 0.0,
     body: Body = "mlp",
     hidden: Sequence[int] | None = None,
     lstm: int = 0,
@@ -153,7 +153,7 @@ def make_q_network(
     Args:
         observation_space: of one environment.
         action_space: of one environment: Discrete.
-        epsilon: how often the workers choose at random.
+        epsilon: how often the workers choose at random: one number, or one for each slot.
         body: "mlp" makes a row of numbers of any observation. "shallow" and "deep" are the two networks of IMPALA for
             images, "nature" that of DQN; what is no image, such as the last action, is put beside their result.
         hidden: sizes of the fully connected layers; None for those that are usual for the body.
