@@ -64,6 +64,9 @@ KL_MULTIPLIER_SPREAD = Metric(
     "losses/kl_multiplier_spread", "1", "V-MPO: the same, of the spread of continuous actions."
 )
 
+TD_LOSS = Metric("losses/td_loss", "squared error", "Q-learning: the loss, with the weights of the sample.")
+Q_VALUES = Metric("losses/q_values", "squashed reward", "Q-learning: mean Q-value of the actions that were taken.")
+
 REPLAY_SIZE = Metric("replay/size", "items", "Items in the memory that can be sampled.")
 
 POLICY_LAG_MIN = Metric(

@@ -45,6 +45,11 @@ class R2D2Config(ReplayConfig):
     importance_exponent: float = 0.6
     """how much of the bias that this brings is corrected by weights, 1 for all of it"""
 
+    epsilon: float = 0.4
+    """share of random actions in the slot that explores most"""
+    epsilon_exponent: float = 7.0
+    """the last slot has epsilon to the power of 1 + this, and those between them powers between; 0 for all alike"""
+
     length: int = 20
     """steps of a sequence that are learned from"""
     burn_in: int = 10
@@ -55,6 +60,8 @@ class R2D2Config(ReplayConfig):
     """start sequences from the memory that the policy had when it acted; False starts them from zero"""
     eta: float = 0.9
     """share of the largest error of a sequence in its priority; the rest is their mean"""
+    adam_epsilon: float = 1e-3
+    """of Adam: a small one makes large steps where gradients are small"""
     rescaling: float = 1e-3
     """slope at large returns of the squashed scale on which Q-values are learned"""
 
@@ -88,6 +95,15 @@ class R2D2Config(ReplayConfig):
     def slack(self) -> float:
         """Samples that the learner may be behind before new steps wait: those of two batches, and one sample."""
         return self.samples_per_insert * 2 * self.sequences_per_batch + self.sample_size
+
+    def epsilons(self) -> tuple[float, ...]:
+        """The share of random actions of each slot; the last explores least."""
+        last = max(1, self.num_envs - 1)
+        return tuple(self.epsilon ** (1 + self.epsilon_exponent * slot / last) for slot in range(self.num_envs))
+
+    def scored_slots(self) -> range:
+        """The third of the slots that explores least."""
+        return range(self.num_envs - max(1, self.num_envs // 3), self.num_envs)
 
     def wrappers(self) -> tuple[Callable[[object], object], ...]:
         """What is put around each environment, on its worker."""
