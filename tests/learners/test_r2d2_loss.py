@@ -90,9 +90,7 @@ class Case:
 
     def errors(self, *, gamma: float, n: int) -> Tensor:
         ended = ends(self.terminated, self.truncated, self.mask)
-        aim = targets(
-            self.q, self.target_q, self.reward, self.terminated, ended, gamma=gamma, n=n, epsilon=EPSILON
-        )
+        aim = targets(self.q, self.target_q, self.reward, self.terminated, ended, gamma=gamma, n=n, epsilon=EPSILON)
         return aim - taken(self.q[:-1], self.action)
 
 
@@ -105,9 +103,7 @@ class Case:
     n=st.integers(1, 10),
     eta=st.sampled_from([0.0, 0.9, 1.0]),
 )
-def test_agrees_with_the_definition(
-    seed: int, steps: int, sequences: int, gamma: float, n: int, eta: float
-) -> None:
+def test_agrees_with_the_definition(seed: int, steps: int, sequences: int, gamma: float, n: int, eta: float) -> None:
     case = Case(seed, steps, sequences)
     error = case.errors(gamma=gamma, n=n)
     told, loss = priority(error, case.mask, eta), sequence_loss(error, case.mask)

@@ -64,9 +64,9 @@ KL_MULTIPLIER_SPREAD = Metric(
     "losses/kl_multiplier_spread", "1", "V-MPO: the same, of the spread of continuous actions."
 )
 
-TD_LOSS = Metric("losses/td_loss", "squared error", "Q-learning: the loss, with the weights of the sample.")
-Q_VALUES = Metric("losses/q_values", "squashed reward", "Q-learning: mean Q-value of the actions that were taken.")
-
+TD_LOSS = Metric("losses/td_loss", "reward^2", "Half the mean squared error of the Q-values, weighed by the sample.")
+TD_ERROR = Metric("losses/td_error", "reward", "Mean size of the error of the Q-values; priorities are made of it.")
+Q_MEAN = Metric("losses/q_mean", "reward", "Mean of what the Q functions say of the actions that were taken.")
 REPLAY_SIZE = Metric("replay/size", "items", "Items in the memory that can be sampled.")
 
 POLICY_LAG_MIN = Metric(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.config import check
+from clusterenv.learners.common.exploration import epsilon_ladder, greediest
 from clusterenv.learners.replay.config import ReplayConfig
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ class R2D2Config(ReplayConfig):
     """how much of the bias that this brings is corrected by weights, 1 for all of it"""
 
     epsilon: float = 0.4
-    """share of random actions in the slot that explores most"""
-    epsilon_exponent: float = 7.0
-    """the last slot has epsilon to the power of 1 + this, and those between them powers between; 0 for all alike"""
+    """share of random actions in the first slot"""
+    epsilon_power: float = 7.0
+    """slot i of N takes epsilon^(1 + power * i / (N - 1)), so that the last is the greediest; 0 makes all alike"""
 
     length: int = 20
     """steps of a sequence that are learned from"""
@@ -79,8 +80,11 @@ class R2D2Config(ReplayConfig):
         check("length", self.length, least=1)
         for name in ("burn_in", "overlap", "lstm"):
             check(name, getattr(self, name), least=0)
-        check("eta", self.eta, least=0, most=1)
-        check("rescaling", self.rescaling, above=0)
+        for name in ("epsilon", "eta"):
+            check(name, getattr(self, name), least=0, most=1)
+        check("epsilon_power", self.epsilon_power, least=0)
+        for name in ("rescaling", "adam_epsilon"):
+            check(name, getattr(self, name), above=0)
         if self.overlap >= self.length:
             raise ConfigError(
                 f"overlap={self.overlap} must be less than length={self.length}: each sequence must bring new steps."
@@ -97,15 +101,14 @@ class R2D2Config(ReplayConfig):
         return self.samples_per_insert * 2 * self.sequences_per_batch + self.sample_size
 
     def epsilons(self) -> tuple[float, ...]:
-        """The share of random actions of each slot; the last explores least."""
-        last = max(1, self.num_envs - 1)
-        return tuple(self.epsilon ** (1 + self.epsilon_exponent * slot / last) for slot in range(self.num_envs))
+        """The share of random actions in each slot."""
+        return epsilon_ladder(self.num_envs, self.epsilon, self.epsilon_power)
 
     def scored_slots(self) -> range:
-        """The third of the slots that explores least."""
-        return range(self.num_envs - max(1, self.num_envs // 3), self.num_envs)
+        """The slots whose returns tell how good the policy is: the greediest, if they differ."""
+        return greediest(self.num_envs) if self.epsilon_power else range(self.num_envs)
 
-    def wrappers(self) -> tuple[Callable[[object], object], ...]:
+    def wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         """What is put around each environment, on its worker."""
         if not self.last_inputs:
             return ()

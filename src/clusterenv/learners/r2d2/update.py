@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clusterenv.env.batch import Batch
-    from clusterenv.learners.replay.sequences import Sequences
     from clusterenv.learners.replay.updater import Drawn
 
 
@@ -62,6 +61,11 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
         super().__init__(config, network, adam, self._sequences)
         self._acted = Acted(config) if config.prioritized else None
 
+    @property
+    def judged(self) -> QNetwork:
+        """The network without exploration, which is there to learn from and no part of how good it is."""
+        return self.network.greedy()
+
     def insert(self, batch: Batch) -> int:
         """Put a batch into the memory, with what the policy that acted thought of it as first priorities."""
         config = self.config
@@ -97,7 +101,8 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
             epsilon=config.rescaling,
         )
         error = aim - taken(q[:-1], action)
-        loss = (sample.weights * sequence_loss(error, mask)).mean()
+        weights: Any = sample.weights
+        loss = (weights * sequence_loss(error, mask)).mean()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), config.max_grad_norm)
@@ -106,14 +111,18 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
             keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
             keys.GRAD_NORM.name: norm.item(),
             keys.TD_LOSS.name: loss.item(),
-            keys.Q_VALUES.name: taken(q[:-1], action)[mask].mean().item(),
+            keys.Q_MEAN.name: taken(q[:-1], action)[mask].mean().item(),
         }
         return Learned(metrics, priority(error, mask, config.eta).cpu().numpy())
 
-    def _unroll(self, network: QNetwork, data: Sequences) -> Tensor:
+    def _unroll(self, network: QNetwork, data: Any) -> Tensor:
         """The Q-values of what is learned from and of what follows it, [m + 1, B, A].
 
         The steps before only bring the memory of this network up to date: no gradient goes back into them.
+
+        Args:
+            network: the one that learns, or its target.
+            data: `Sequences` as tensors.
         """
         state = data.state if self.every_state else self._zeros(data.first.shape[1])
         before = self.config.burn_in
@@ -129,7 +138,7 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
         return tuple(torch.zeros(rows, *leaf.shape, device=self.config.device) for leaf in self.network.state)
 
 
-def _nothing(data: Sequences) -> tuple[Any, tuple[Tensor, Tensor]]:
+def _nothing(data: Any) -> tuple[Any, tuple[Tensor, Tensor]]:
     """No last observations beside the others: in a sequence they follow the last step."""
     nowhere = torch.zeros(0, dtype=torch.long, device=data.mask.device)
     return trees.each(lambda array: array[:0, 0], data.obs), (nowhere, nowhere)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -116,6 +118,17 @@ class QNetwork(nn.Module):
     def _heads(self, features: Tensor) -> Tensor:
         advantage: Tensor = self.advantage(features)
         return advantage if self.value is None else duel(self.value(features), advantage)
+
+    def greedy(self) -> QNetwork:
+        """The same network, with the same weights, that does not explore; for any number of slots.
+
+        Example:
+            >>> make_q_network(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), epsilon=(0.4, 0.1)).greedy().distribution
+            EpsilonGreedy(n=2, epsilon=0.0, start=0, dtype=dtype('int64'))
+        """
+        twin = copy.copy(self)
+        twin.distribution = dataclasses.replace(self.distribution, epsilon=0.0)
+        return twin
 
     def learn_scale(self, obs: Any) -> None:
         """Take observations with n rows into the running mean and variance, if there is one."""
