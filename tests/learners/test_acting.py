@@ -31,7 +31,7 @@ def test_it_says_what_its_network_says() -> None:
     net = network(lstm=0)
     actor = Actor(net, BOX, slots=5, device="cpu")
     obs = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
-    params, value = actor(np.array([4, 0]), [obs], first=flags(0, 0), begins=flags(0, 0))
+    params, value = actor(np.array([4, 0]), [obs], first=flags(0, 0), at=np.ones(2, int))
     expected = net(torch.from_numpy(obs))
     np.testing.assert_array_equal(params, expected[0].detach().numpy())
     assert value is not None
@@ -47,8 +47,8 @@ def test_every_slot_has_its_own_memory() -> None:
     for _ in range(12):
         slots = chance.permutation(4)[: chance.integers(1, 5)]
         obs = chance.normal(size=(len(slots), 3)).astype(np.float32)
-        first, none = chance.random(len(slots)) < 0.3, np.zeros(len(slots), bool)
-        params, _ = actor(slots, [obs], first=first, begins=none)
+        first = chance.random(len(slots)) < 0.3
+        params, _ = actor(slots, [obs], first=first, at=np.ones(len(slots), int))
         for row, slot in enumerate(slots.tolist()):
             before = tuple(torch.zeros(1, 8) for _ in range(2)) if first[row] else alone[slot]
             wanted, _, alone[slot] = net(torch.from_numpy(obs[row : row + 1]), before)
@@ -58,13 +58,26 @@ def test_every_slot_has_its_own_memory() -> None:
 def test_the_memory_before_an_unroll_is_kept_until_the_next() -> None:
     actor = Actor(network(), BOX, slots=2, device="cpu")
     obs, slots, yes, no = np.ones((2, 3), np.float32), np.arange(2), flags(1, 1), flags(0, 0)
-    actor(slots, [obs], first=yes, begins=yes)
-    assert not np.any(actor.starts(slots)[0])  # an episode begins with the unroll: there is nothing to remember
-    actor(slots, [obs], first=no, begins=flags(0, 1))
-    actor(slots, [obs], first=no, begins=no)
-    kept = actor.starts(np.array([1, 0]))[0]
+    actor(slots, [obs], first=yes, at=np.array([0, 0]))
+    assert not np.any(actor.states(slots)[0])  # an episode begins with the unroll: there is nothing to remember
+    actor(slots, [obs], first=no, at=np.array([1, 0]))
+    actor(slots, [obs], first=no, at=np.array([2, 1]))
+    kept = actor.states(np.array([1, 0]))[0][0]
     assert kept[0].any()
     assert not kept[1].any()
+
+
+def test_the_memory_before_every_step_can_be_kept() -> None:
+    net, slots = network(), np.arange(2)
+    actor = Actor(net, BOX, slots=2, device="cpu", keep=3)
+    obs, state = np.ones((2, 3), np.float32), tuple(torch.zeros(2, 8) for _ in range(2))
+    expected = []
+    for step in range(3):
+        expected.append(state)
+        actor(slots, [obs], first=flags(step == 0, step == 0), at=np.full(2, step))
+        _, _, state = net(torch.from_numpy(obs), state)
+    for found, wanted in zip(actor.states(slots), zip(*expected, strict=True), strict=True):
+        np.testing.assert_allclose(found, torch.stack(wanted).detach().numpy(), atol=1e-6)
 
 
 def test_its_network_is_a_copy() -> None:
@@ -73,7 +86,7 @@ def test_its_network_is_a_copy() -> None:
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.zero_()
-    params, _ = actor(np.array([0]), [np.ones((1, 3), np.float32)], first=flags(1), begins=flags(1))
+    params, _ = actor(np.array([0]), [np.ones((1, 3), np.float32)], first=flags(1), at=np.zeros(1, int))
     assert params.any()
 
 
@@ -88,7 +101,7 @@ def test_its_network_is_a_copy() -> None:
 )
 def test_observations_of_every_kind(space: Any) -> None:
     actor = Actor(make_network(space, ACTIONS, hidden=(4,)), space, slots=3, device="cpu")
-    params, _ = actor(np.arange(3), actor.blank(3), first=flags(1, 1, 1), begins=flags(1, 1, 1))
+    params, _ = actor(np.arange(3), actor.blank(3), first=flags(1, 1, 1), at=np.zeros(3, int))
     assert params.shape == (3, 2)
     assert params.dtype == np.float32
 

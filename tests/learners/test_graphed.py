@@ -30,20 +30,22 @@ def test_off_a_gpu_the_actor_runs_itself(graphs: Any) -> None:
 
 
 @on_a_gpu
-@pytest.mark.parametrize("lstm", [0, 8])
-def test_the_graph_says_what_the_network_says(lstm: int) -> None:
+@pytest.mark.parametrize(("lstm", "keep"), [(0, 1), (8, 1), (8, 3)])
+def test_the_graph_says_what_the_network_says(lstm: int, keep: int) -> None:
     """Batches of every size up to the recorded one, with memory and new weights in between."""
     net, chance = network(lstm).cuda(), np.random.default_rng(0)
-    plain, recorded = (Actor(net, SPACE, slots=6, device="cuda") for _ in range(2))
+    plain, recorded = (Actor(net, SPACE, slots=6, device="cuda", keep=keep) for _ in range(2))
     graphed, handover = Graphed(recorded, size=4), Handover(net)
     for turn in range(20):
         slots = chance.permutation(6)[: chance.integers(1, 5)]
         obs = chance.normal(size=(len(slots), 3)).astype(np.float32)
-        masks = {name: chance.random(len(slots)) < 0.3 for name in ("first", "begins")}
-        expected, found = plain(slots, [obs], **masks), graphed(slots, [obs], **masks)
+        first, at = chance.random(len(slots)) < 0.3, chance.integers(0, 3, len(slots))
+        expected, found = (run(slots, [obs], first=first, at=at) for run in (plain, graphed))
         np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
+        assert found[1] is not None
+        assert expected[1] is not None
         np.testing.assert_allclose(found[1], expected[1], atol=1e-5)
-        for mine, other in zip(recorded.starts(slots), plain.starts(slots), strict=True):
+        for mine, other in zip(recorded.states(slots), plain.states(slots), strict=True):
             np.testing.assert_allclose(mine, other, atol=1e-5)
         if turn == 10:
             with torch.no_grad():
@@ -57,9 +59,8 @@ def test_the_graph_says_what_the_network_says(lstm: int) -> None:
 @on_a_gpu
 def test_more_rows_than_were_recorded_are_refused() -> None:
     graphed = Graphed(Actor(network(), SPACE, slots=6, device="cuda"), size=2)
-    flags = np.ones(3, bool)
     with pytest.raises(ConfigError, match="3 slots in a batch, but its graph was recorded for 2"):
-        graphed(np.arange(3), [np.zeros((3, 3), np.float32)], first=flags, begins=flags)
+        graphed(np.arange(3), [np.zeros((3, 3), np.float32)], first=np.ones(3, bool), at=np.zeros(3, int))
 
 
 @on_a_gpu

@@ -104,7 +104,7 @@ def act(lanes: Lanes, lives: list[Life], asked: Any, number: int) -> None:
     for slot in asked.act:
         assert lives[slot].obs[-1] == asked.obs[0][asked.act.tolist().index(slot)]
         assert lives[slot].first[-1] == asked.first[asked.act.tolist().index(slot)]
-        assert (len(lives[slot].obs) == 1) == asked.begins[asked.act.tolist().index(slot)]
+        assert (len(lives[slot].obs) == 1) == (asked.at == 0)[asked.act.tolist().index(slot)]
         lives[slot].steps.append({"action": number})
 
 
@@ -154,7 +154,7 @@ def test_the_states_before_unrolls_are_asked_for_when_they_are_whole() -> None:
 
     def starts(slots: Any) -> list[Any]:
         asked_for.append(slots.tolist())
-        return [np.full((len(slots), 2), 7.0)]
+        return [np.full((1, len(slots), 2), 7.0)]
 
     lanes = Lanes(spec(steps=1), starts)
     asked = lanes.begin([np.zeros(N, np.float32)])

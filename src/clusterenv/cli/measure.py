@@ -116,8 +116,8 @@ def _head_seconds(network: Any, observation_space: Any, args: BenchArgs) -> dict
     actor = Actor(network, observation_space, slots=max(sizes), device=args.device)
     told = {}
     for rows in sizes:
-        run, flags = fastest(actor, rows, "auto"), np.zeros(rows, np.bool_)
-        act = functools.partial(run, np.arange(rows), actor.blank(rows), first=flags, begins=flags)
+        run, slots = fastest(actor, rows, "auto"), np.arange(rows)
+        act = functools.partial(run, slots, actor.blank(rows), first=slots < 0, at=slots * 0)
         told[rows] = seconds_of(act, args.seconds / len(sizes))
     return told
 

@@ -98,6 +98,7 @@ class Actor:
         observation_space: of one slot.
         slots: how many there are.
         device: where it computes.
+        keep: how many steps of each unroll it keeps the states before: 1 for the first only.
 
     Attributes:
         module: the copy.
@@ -110,13 +111,15 @@ class Actor:
         >>> from clusterenv.learners.common.networks import make_network
         >>> space = Box(-1, 1, (4,))
         >>> actor = Actor(make_network(space, Discrete(2), lstm=8), space, slots=6, device="cpu")
-        >>> some, yes = np.array([4, 1]), np.ones(2, bool)
-        >>> params, value = actor(some, [np.zeros((2, 4), np.float32)], first=yes, begins=yes)
-        >>> params.shape, value.shape, [state.shape for state in actor.starts(some)]
-        ((2, 2), (2,), [(2, 8), (2, 8)])
+        >>> some = np.array([4, 1])
+        >>> params, value = actor(some, [np.zeros((2, 4), np.float32)], first=some > 0, at=np.zeros(2, int))
+        >>> params.shape, value.shape, [state.shape for state in actor.states(some)]
+        ((2, 2), (2,), [(1, 2, 8), (1, 2, 8)])
     """
 
-    def __init__(self, module: nn.Module, observation_space: Space[Any], *, slots: int, device: str) -> None:
+    def __init__(
+        self, module: nn.Module, observation_space: Space[Any], *, slots: int, device: str, keep: int = 1
+    ) -> None:
         distribution = getattr(module, "distribution", None)
         if not isinstance(distribution, Distribution):
             raise ConfigError(
@@ -130,20 +133,17 @@ class Actor:
         self._space = observation_space
         self._leaves = spaces.leaves_of(observation_space) or []
         # One row more than there are slots: rows that only fill a batch up are read from there and written there.
-        self._now, self._before = self._tables(slots), self._tables(slots)
+        self._now, self._kept, self._keep = self._tables(slots + 1), self._tables(keep, slots + 1), keep
         self.nobody = slots
         self.has_value = self._probe()
 
-    def _tables(self, slots: int) -> list[Tensor]:
-        return [
-            torch.zeros((slots + 1, *leaf.shape), dtype=torch.from_numpy(np.zeros(0, leaf.dtype)).dtype).to(self.device)
-            for leaf in self.state
-        ]
+    def _tables(self, *sizes: int) -> list[Tensor]:
+        return [torch.from_numpy(np.zeros((*sizes, *leaf.shape), leaf.dtype)).to(self.device) for leaf in self.state]
 
     def _probe(self) -> bool:
         """Act once for nobody."""
-        nobody, yes = np.array([self.nobody]), np.ones(1, np.bool_)
-        params, value = self(nobody, self.blank(1), first=yes, begins=yes)
+        nobody, start = np.array([self.nobody]), np.zeros(1, np.intp)
+        params, value = self(nobody, self.blank(1), first=np.ones(1, np.bool_), at=start)
         if params.shape != (1, self.distribution.size):
             raise ConfigError(
                 f"{type(self.module).__name__} gives parameters of shape {params.shape} for one observation, but "
@@ -155,49 +155,50 @@ class Actor:
         """Observations of nothing, to fill a batch up."""
         return [np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in self._leaves]
 
-    def __call__(
-        self, slots: Slots, obs: Sequence[Array], *, first: Flags, begins: Flags
-    ) -> tuple[Array, Array | None]:
+    def __call__(self, slots: Slots, obs: Sequence[Array], *, first: Flags, at: Slots) -> tuple[Array, Array | None]:
         """Parameters [n, P] and values [n] for these slots; their memory goes on by a step.
 
         Args:
             slots: [n], none twice.
             obs: the leaves of what they see, each [n, ...].
             first: [n], where an episode begins: the memory is cleared before.
-            begins: [n], where an unroll begins: the memory before it is kept for `starts`.
+            at: [n], the step of their unrolls that they are at: the memory before the first is kept for `states`.
         """
         with torch.inference_mode():
             inputs = [self._moved(array) for array in obs]
-            masks = [self._moved(array) for array in (slots, first, begins)] if self.state else []
-            params, value = self.forward(inputs, masks)
+            rows = [self._moved(array) for array in (slots, first, at)] if self.state else []
+            params, value = self.forward(inputs, rows)
             return params.cpu().numpy(), None if value is None else value.cpu().numpy()
 
-    def forward(self, obs: Sequence[Tensor], masks: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """The same on tensors that lie on the device; `masks` are slots, first and begins, if there is a memory."""
+    def forward(self, obs: Sequence[Tensor], rows: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The same on tensors that lie on the device; `rows` are slots, first and at, if there is a memory."""
         leaves = [leaf.float() if leaf.dtype in (torch.float64, torch.float16) else leaf for leaf in obs]
         seen = spaces.assemble(self._space, leaves)  # type: ignore[arg-type]  # it only moves them
         state: tuple[Tensor, ...] = ()
         if self.state:
-            state = self._remember(*masks)
+            state = self._remember(*rows)
         params, value, after = self.module(seen, state)
         for table, part in zip(self._now, after, strict=True):
-            table[masks[0]] = part.to(table.dtype)
+            table[rows[0]] = part.to(table.dtype)
         return params.float(), None if value is None else value.float().reshape(-1)
 
-    def _remember(self, slots: Tensor, first: Tensor, begins: Tensor) -> tuple[Tensor, ...]:
+    def _remember(self, slots: Tensor, first: Tensor, at: Tensor) -> tuple[Tensor, ...]:
         state = []
-        for now, before in zip(self._now, self._before, strict=True):
+        for now, kept in zip(self._now, self._kept, strict=True):
             wide = [1] * (now.ndim - 1)
             part = now[slots].masked_fill(first.view(-1, *wide), 0)
-            before[slots] = torch.where(begins.view(-1, *wide), part, before[slots])
+            if self._keep > 1:
+                kept[at, slots] = part
+            else:  # without a decision that would wait for the device
+                kept[0, slots] = torch.where((at == 0).view(-1, *wide), part, kept[0, slots])
             state.append(part)
         return tuple(state)
 
-    def starts(self, slots: Slots) -> list[Array]:
-        """The states of these slots before their unrolls, each [n, ...]."""
+    def states(self, slots: Slots) -> list[Array]:
+        """The states of these slots before the steps of their unrolls that are kept, each [keep, n, ...]."""
         index = torch.from_numpy(slots).to(self.device)
         with torch.inference_mode():
-            return [table[index].cpu().numpy() for table in self._before]
+            return [table[:, index].cpu().numpy() for table in self._kept]
 
     def _moved(self, array: Array) -> Tensor:
         tensor = torch.from_numpy(array.astype(input_dtype(array.dtype), copy=False))

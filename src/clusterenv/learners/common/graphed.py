@@ -36,9 +36,7 @@ _logger = logging.getLogger(__name__)
 class Run(Protocol):
     """Parameters and values for some slots, as `Actor.__call__` gives them."""
 
-    def __call__(
-        self, slots: Array, obs: Sequence[Array], *, first: Array, begins: Array
-    ) -> tuple[Array, Array | None]:
+    def __call__(self, slots: Array, obs: Sequence[Array], *, first: Array, at: Array) -> tuple[Array, Array | None]:
         """Act for these slots."""
 
 
@@ -52,7 +50,7 @@ class Graphed:
 
     def __init__(self, actor: Actor, size: int) -> None:
         self._actor, self._size = actor, size
-        inputs = [*actor.blank(size), np.full(size, actor.nobody), np.ones(size, np.bool_), np.ones(size, np.bool_)]
+        inputs = [*actor.blank(size), np.full(size, actor.nobody), np.ones(size, np.bool_), np.zeros(size, np.intp)]
         self._host = [torch.from_numpy(array.astype(input_dtype(array.dtype))).pin_memory() for array in inputs]
         self._rows = [tensor.numpy() for tensor in self._host]
         self._device = [tensor.to(actor.device) for tensor in self._host]
@@ -72,14 +70,12 @@ class Graphed:
         params, value = self._actor.forward(self._device[:-3], self._device[-3:])
         return params if value is None else torch.cat([params, value[:, None]], 1)
 
-    def __call__(
-        self, slots: Array, obs: Sequence[Array], *, first: Array, begins: Array
-    ) -> tuple[Array, Array | None]:
+    def __call__(self, slots: Array, obs: Sequence[Array], *, first: Array, at: Array) -> tuple[Array, Array | None]:
         """As `Actor.__call__`."""
         count = len(slots)
         if count > self._size:
             raise ConfigError(f"{count} slots in a batch, but its graph was recorded for {self._size}.")
-        for rows, array in zip(self._rows, (*obs, slots, first, begins), strict=True):
+        for rows, array in zip(self._rows, (*obs, slots, first, at), strict=True):
             rows[:count] = array
         self._rows[-3][count:] = self._actor.nobody
         stream = torch.cuda.current_stream(self._actor.device)
@@ -124,10 +120,11 @@ def fastest(actor: Actor, size: int, graphs: Graphs) -> Run:
 
 def _seconds(run: Run, actor: Actor, size: int) -> float:
     """The median of some calls, for rows of nobody."""
-    nobody, flags, obs = np.full(size, actor.nobody), np.ones(size, np.bool_), actor.blank(size)
+    nobody, obs = np.full(size, actor.nobody), actor.blank(size)
+    first, at = np.ones(size, np.bool_), np.zeros(size, np.intp)
     taken = []
     for _ in range(_WARM_UP + _TRIES):
         began = time.perf_counter()
-        run(nobody, obs, first=flags, begins=flags)
+        run(nobody, obs, first=first, at=at)
         taken.append(time.perf_counter() - began)
     return float(np.median(taken[_WARM_UP:]))

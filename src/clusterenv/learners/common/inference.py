@@ -33,6 +33,7 @@ from clusterenv.learners.common.acting import Actor, Handover
 from clusterenv.learners.common.graphed import fastest
 from clusterenv.learners.common.lanes import Answers, Lanes
 from clusterenv.learners.common.meter import Meter
+from clusterenv.policy.base import at_slots, check_slots
 from clusterenv.policy.streams import Streams
 from clusterenv.transport.fragments import FragmentSpec
 
@@ -44,11 +45,14 @@ if TYPE_CHECKING:
     from clusterenv.env.batch import Batch, Piece
     from clusterenv.env.vector import ClusterEnv
     from clusterenv.learners.common.config import LearnerConfig
+    from clusterenv.policy.protocol import Distribution
 
 # How long a wait of either thread lasts before it looks whether the other has ended.
 _LOOK_S = 0.1
 # The thread notices the end between two batches; a forward pass of a large network may take this long.
 _END_S = 30.0
+# How many groups of slots are remembered, where slots explore differently.
+_GROUPS = 1024
 
 _logger = logging.getLogger(__name__)
 
@@ -62,10 +66,18 @@ class Inference:
         module: the policy, with its first weights.
         config: the settings.
         epoch: of the versions.
+        every_state: whether batches shall hold the recurrent state before every step.
     """
 
     def __init__(
-        self, envs: ClusterEnv, observations: Any, module: nn.Module, config: LearnerConfig, *, epoch: int = 0
+        self,
+        envs: ClusterEnv,
+        observations: Any,
+        module: nn.Module,
+        config: LearnerConfig,
+        *,
+        epoch: int = 0,
+        every_state: bool = False,
     ) -> None:
         leaves = spaces.leaves_of(envs.single_observation_space)
         if leaves is None:
@@ -76,11 +88,14 @@ class Inference:
         self._envs, self._space, self._epoch = envs, envs.single_observation_space, epoch
         self._slots = config.batch_slots
         self._size, self._wait_s = config.inference_rows, config.inference_wait_ms / 1000
-        self._actor = Actor(module, self._space, slots=envs.num_envs, device=config.device)
+        steps = config.rollout_steps
+        keep = steps if every_state else 1
+        self._actor = Actor(module, self._space, slots=envs.num_envs, device=config.device, keep=keep)
         self._run = fastest(self._actor, self._size, config.cuda_graphs)
         self._handover, self._version = Handover(module), 0
         self._distribution = self._actor.distribution
-        steps = config.rollout_steps
+        check_slots(self._distribution, envs.num_envs)
+        self._of_slots: dict[bytes, Distribution] = {}
         spec = FragmentSpec(
             1,
             steps,
@@ -91,8 +106,9 @@ class Inference:
             self._distribution.action,
             self._distribution.size,
             self._actor.has_value,
+            every_state=every_state,
         )
-        self._lanes = Lanes(spec, self._actor.starts)
+        self._lanes = Lanes(spec, self._actor.states)
         self._streams = Streams(config.seed, range(envs.num_envs))
         self._noise = np.zeros((steps, envs.num_envs, self._distribution.draws), np.float32)
         self._nothing = self._distribution.to_env(np.zeros((envs.num_envs, *spec.action.shape), spec.action.dtype))
@@ -191,7 +207,7 @@ class Inference:
         groups = -(-len(asked.act) // self._size)
         for group in range(groups):
             some = slice(group, None, groups)
-            self._act(asked.act[some], [leaf[some] for leaf in asked.obs], asked.first[some], asked.begins[some])
+            self._act(asked.act[some], [leaf[some] for leaf in asked.obs], asked.first[some], asked.at[some])
         while not self._ended:
             try:
                 answers = envs.recv(1, _LOOK_S, max_slots=self._size, linger=self._wait_s)
@@ -202,7 +218,7 @@ class Inference:
             if len(asked.reset):
                 envs.send(self._nothing[: len(asked.reset)], asked.reset)
             if len(asked.act):
-                self._act(asked.act, asked.obs, asked.first, asked.begins)
+                self._act(asked.act, asked.obs, asked.first, asked.at)
                 self._meter.add(len(asked.act), time.perf_counter() - began)
             self._hand_over(lanes.take())
 
@@ -218,17 +234,17 @@ class Inference:
         continues = infos.get(EPISODE_CONTINUES)
         return Answers(slots, leaves, reward, terminated, truncated, lost, failed, continues)
 
-    def _act(self, slots: Any, obs: Sequence[Any], first: Any, begins: Any) -> None:
+    def _act(self, slots: Any, obs: Sequence[Any], first: Any, at: Any) -> None:
         """Run the policy for these slots, and send their actions."""
-        distribution, lanes = self._distribution, self._lanes
-        if begins.any():
-            new = slots[begins]
+        distribution = self._distribution_of(slots)
+        if not at.all():
+            new = slots[at == 0]
             self._noise[:, new] = self._streams.draw(
                 len(self._noise), distribution.draws, distribution.noise, new.tolist()
             )
         if self._handover.number != self._version:
             self._version = self._handover.take(self._actor.module)
-        params, value = self._run(slots, obs, first=first, begins=begins)
+        params, value = self._run(slots, obs, first=first, at=at)
         if np.isnan(params).any():
             row = int(np.isnan(params).any(1).argmax())
             raise PolicyError(
@@ -236,9 +252,20 @@ class Inference:
                 f"{self._version}. Look for overflows and divisions by 0 in its forward pass, and for a learning rate "
                 "that is too high."
             )
-        actions, logp = distribution.sample_with_log_prob(params, self._noise[lanes.at(slots), slots])
+        actions, logp = distribution.sample_with_log_prob(params, self._noise[at, slots])
         self._envs.send(distribution.to_env(actions), slots)
-        lanes.acted(slots, actions, logp, params, value, version=self._version)
+        self._lanes.acted(slots, actions, logp, params, value, version=self._version)
+
+    def _distribution_of(self, slots: Any) -> Distribution:
+        """That of these rows, where slots explore differently; the same slots come together again and again."""
+        if getattr(self._distribution, "slots", None) is None:
+            return self._distribution
+        key = slots.tobytes()
+        if key not in self._of_slots:
+            if len(self._of_slots) >= _GROUPS:
+                self._of_slots.clear()
+            self._of_slots[key] = at_slots(self._distribution, slots.tolist())
+        return self._of_slots[key]
 
     def _hand_over(self, whole: list[Piece]) -> None:
         """Whole unrolls, as many as make a batch, go into the queue; while it is full, everybody waits."""

@@ -62,14 +62,14 @@ class Asked(NamedTuple):
         act: [a] slots that wait for an action.
         obs: the leaves of what they see, each [a, ...].
         first: [a] bool, it is the first observation of an episode.
-        begins: [a] bool, it is the first of an unroll.
+        at: [a], the step of its unroll that the action is for; 0 where one begins.
         reset: [r] slots whose next request is a reset.
     """
 
     act: Slots
     obs: list[Array]
     first: Flags
-    begins: Flags
+    at: Slots
     reset: Slots
 
 
@@ -78,7 +78,8 @@ class Lanes:
 
     Args:
         spec: their sizes; of one buffer.
-        starts: the recurrent states before the unrolls of these slots, each [n, ...]; asked when an unroll is whole.
+        states: tells the recurrent states before the steps of these slots' unrolls, each [steps, n, ...]; asked when
+            they are whole. The first is enough if the spec does not want them all.
 
     Example:
         >>> from clusterenv.spaces import Leaf
@@ -87,17 +88,17 @@ class Lanes:
         >>> spec = FragmentSpec(1, 2, 1, 1, (number,), (), Leaf((), np.dtype(np.int64)), 1, has_value=False)
         >>> lanes = Lanes(spec)
         >>> slots, no = np.arange(1), np.zeros(1, bool)
-        >>> lanes.begin([np.zeros(1, np.float32)]).begins
-        array([ True])
+        >>> lanes.begin([np.zeros(1, np.float32)]).at
+        array([0])
         >>> for step in (1, 2):
         ...     lanes.acted(slots, np.zeros(1, int), np.zeros(1), np.zeros((1, 1)), None, version=0)
         ...     asked = lanes.answered(Answers(slots, [np.full(1, step, np.float32)], np.ones(1), no, no))
-        >>> [piece.columns.obs[0].tolist() for piece in lanes.take()], asked.begins
-        ([[[0.0], [1.0], [2.0]]], array([ True]))
+        >>> [piece.columns.obs[0].tolist() for piece in lanes.take()], asked.at
+        ([[[0.0], [1.0], [2.0]]], array([0]))
     """
 
-    def __init__(self, spec: FragmentSpec, starts: Callable[[Slots], Sequence[Array]] | None = None) -> None:
-        self.spec, self._starts = spec, starts
+    def __init__(self, spec: FragmentSpec, states: Callable[[Slots], Sequence[Array]] | None = None) -> None:
+        self.spec, self._states = spec, states
         count = spec.num_envs
         self._columns = _columns(spec)
         self._at = np.zeros(count, np.intp)  # the step that each slot is at
@@ -111,11 +112,6 @@ class Lanes:
         slots = np.arange(self.spec.num_envs)
         self._show(slots, obs, np.ones(len(slots), np.bool_))
         return self._asked(slots, obs, np.ones(len(slots), np.bool_), slots[:0])
-
-    def at(self, slots: Slots) -> Slots:
-        """The step of their unrolls that these slots are at."""
-        at: Slots = self._at[slots]
-        return at
 
     def acted(
         self, slots: Slots, action: Array, logp: Array, params: Array, value: Array | None, *, version: int
@@ -216,11 +212,13 @@ class Lanes:
             else part[:, slots]
             for name, part in self._columns._asdict().items()
         }
-        parts["state"] = [] if self._starts is None else list(self._starts(slots))
+        states = [] if self._states is None else list(self._states(slots))
+        parts["state"] = [kept[0] for kept in states]
+        parts["states"] = states if self.spec.every_state else None
         return Columns(**parts)
 
     def _asked(self, slots: Slots, obs: list[Array], first: Flags, reset: Slots) -> Asked:
-        return Asked(slots, obs, first, self._at[slots] == 0, reset)
+        return Asked(slots, obs, first, self._at[slots], reset)
 
 
 def _rows(answers: Answers, mask: Flags) -> Answers:
@@ -253,6 +251,7 @@ def _columns(spec: FragmentSpec) -> Columns:
         obs=[arrays.pop(f"obs{leaf}") for leaf in range(count)],
         final=[arrays.pop(f"final{leaf}") for leaf in range(count)],
         state=[],
+        states=None,
         value=arrays.pop("value", None),
         **arrays,
     )

@@ -161,7 +161,10 @@ class Learner(abc.ABC, Generic[Config]):
 
     def _run(self, envs: ClusterEnv) -> Iterator[Update]:
         try:
-            with source_for(envs, self.updater.acting, self.config, epoch=self._epoch) as source:
+            every_state = self.updater.every_state
+            with source_for(
+                envs, self.updater.acting, self.config, epoch=self._epoch, every_state=every_state
+            ) as source:
                 yield from self._loop(source)
         except KeyboardInterrupt:
             # It may have struck between two tensors of a gradient step. Every one of them is still a sound tensor.

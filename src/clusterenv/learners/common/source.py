@@ -59,9 +59,12 @@ class WorkerSource(Source):
         policy: which acts.
         config: the settings.
         epoch: of its versions.
+        every_state: whether batches shall hold the recurrent state before every step.
     """
 
-    def __init__(self, envs: ClusterEnv, policy: nn.Module, config: LearnerConfig, *, epoch: int = 0) -> None:
+    def __init__(
+        self, envs: ClusterEnv, policy: nn.Module, config: LearnerConfig, *, epoch: int = 0, every_state: bool = False
+    ) -> None:
         self._envs, self._config = envs, config
         envs.attach(
             policy,
@@ -73,6 +76,7 @@ class WorkerSource(Source):
             runtime=config.runtime,
             measure=config.measure_drift,
             epoch=epoch,
+            every_state=every_state,
         )
         self._stream: Stream | None = None
         if config.mode == "stream":
@@ -133,9 +137,11 @@ class HeadSource(Source):
         self._inference.close()
 
 
-def source_for(envs: ClusterEnv, policy: nn.Module, config: LearnerConfig, *, epoch: int = 0) -> Source:
+def source_for(
+    envs: ClusterEnv, policy: nn.Module, config: LearnerConfig, *, epoch: int = 0, every_state: bool = False
+) -> Source:
     """Begin new episodes, and let the policy act in the way that the settings ask for."""
     observations, _ = envs.reset(seed=config.seed)
     if config.inference == "worker":
-        return WorkerSource(envs, policy, config, epoch=epoch)
-    return HeadSource(Inference(envs, observations, policy, config, epoch=epoch))
+        return WorkerSource(envs, policy, config, epoch=epoch, every_state=every_state)
+    return HeadSource(Inference(envs, observations, policy, config, epoch=epoch, every_state=every_state))
