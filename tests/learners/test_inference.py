@@ -23,6 +23,7 @@ from clusterenv.learners.common import unrolls
 from clusterenv.learners.common.config import LearnerConfig
 from clusterenv.learners.common.inference import Inference
 from clusterenv.learners.common.networks import make_network
+from clusterenv.learners.common.networks.q_network import make_q_network
 from clusterenv.learners.common.sync import SyncConfig
 from tests.learners.envs import Gated, Lever, Screen
 from tests.zoo import wait_until
@@ -84,7 +85,8 @@ def by_slot(batches: list[Batch], count: int) -> dict[int, list[dict[str, Any]]]
                     "final_obs": batch.final_obs[ends],
                     "logp": batch.logp[:, column],
                     "params": batch.params[:, column],
-                    "value": batch.value[:, column],
+                    "value": None if batch.value is None else batch.value[:, column],
+                    "states": None if batch.states is None else [part[:, column] for part in batch.states],
                     "state": [part[column] for part in batch.state],
                 }
             )
@@ -131,6 +133,36 @@ def test_the_same_data_comes_from_head_and_workers(make: Any, lstm: int, changes
         told = episodes_of(theirs, slot)
         assert told[: len(episodes_of(ours, slot))] == episodes_of(ours, slot)[: len(told)]
     assert compared >= 2 * SLOTS
+
+
+def test_slots_that_explore_differently_do_so_on_the_head() -> None:
+    settings = config()
+    epsilons = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+    def greedy(envs: ClusterEnv) -> Any:
+        torch.manual_seed(0)
+        spaces_of_one = envs.single_observation_space, envs.single_action_space
+        return make_q_network(*spaces_of_one, hidden=(16,), epsilon=epsilons, lstm=8)
+
+    with ClusterEnv([Screen] * SLOTS, cluster="inproc:2") as envs:
+        envs.reset(seed=settings.seed)
+        policy = greedy(envs)
+        envs.attach(policy, sync="never", encoding="fp32", seed=settings.seed, runtime="torch", every_state=True)
+        with envs.stream(STEPS, SLOTS) as stream:
+            theirs = [next(stream) for _ in range(3)]
+    with ClusterEnv([Screen] * SLOTS, cluster="inproc:2") as envs:
+        observations, _ = envs.reset(seed=settings.seed)
+        subject = Inference(envs, observations, greedy(envs), settings, every_state=True)
+        with contextlib.closing(subject):
+            ours = [subject.next() for _ in range(8)]
+    expected, found = by_slot(theirs, 3), by_slot(ours, 3)
+    for slot in range(SLOTS):
+        for wanted, got in zip(expected[slot], found[slot], strict=False):
+            np.testing.assert_array_equal(got["action"], wanted["action"])
+            np.testing.assert_allclose(got["logp"], wanted["logp"], atol=1e-4)
+            for mine, other in zip(got["states"], wanted["states"], strict=True):
+                np.testing.assert_allclose(mine, other, atol=1e-5)
+    assert any(np.any(part) for part in ours[-1].states or ())
 
 
 @pytest.mark.parametrize("lstm", [0, 8])
