@@ -54,7 +54,7 @@ def _row(network: str, env: str, found: dict[str, dict[str, Any]]) -> str:
     worker, head = found.get("worker", {}), found.get("head", {})
     cells = [network, env]
     for part in ("acting", "learning"):
-        rates = [cell.get(f"{part}_steps_per_s") for cell in (worker, head)]
+        rates: list[Any] = [cell.get(f"{part}_steps_per_s") for cell in (worker, head)]
         cells += ["-" if rate is None else f"{rate:,}" for rate in rates]
         cells.append(f"{rates[1] / rates[0]:.2f}" if all(rates) else "-")
     cells.append(", ".join(str(cell.get("learning_lag", "-")) for cell in (worker, head)))
