@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 import warnings
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from clusterenv.config import Cluster
     from clusterenv.learners.common.config import LearnerConfig
     from clusterenv.learners.common.tasks import Task
+
+_MAX_REASON = 300  # characters
 
 
 @contextlib.contextmanager
@@ -44,8 +47,9 @@ def make(tasks: Sequence[Task], slots: int, cluster: str | Cluster) -> ClusterEn
         return ClusterEnv(factories, cluster=cluster, observation_mode="different")
     except SpaceMismatch as error:
         numbered = ", ".join(f"slot {number}: {task.name}" for number, task in enumerate(tasks))
+        reason = textwrap.shorten(str(error).rstrip("."), _MAX_REASON, placeholder=" ...")  # it may list all slots
         raise SpaceMismatch(
-            f"the tasks do not fit together: {error} One agent needs observations and actions of one form; a wrapper "
+            f"the tasks do not fit together: {reason}. One agent needs observations and actions of one form; a wrapper "
             f"can translate. Played by {numbered}."
         ) from error
 
