@@ -7,6 +7,7 @@ weights are encoded once per version and base, and put where the workers of the 
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from clusterenv.env.players import Players
 from clusterenv.env.tally import Tally
 from clusterenv.errors import ConfigError, words_of
 from clusterenv.policy.adapters import as_policy
-from clusterenv.policy.base import whole_number
+from clusterenv.policy.base import at_slots, check_slots, whole_number
 from clusterenv.policy.protocol import Policy
 from clusterenv.spaces import leaves_of
 from clusterenv.sync.codec import EncodeOnce, decode
@@ -117,6 +118,7 @@ class Detached:
         self._leaves = tuple(leaves)
         seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, least=0)
         self._policy = as_policy(policy, observation_space, action_space, runtime)
+        check_slots(self._policy.distribution, engine.arena.spec.num_envs)
         _check_distribution(self._policy.distribution)
         weights = self._policy.weights()
         self._spec = WeightSpec.of(weights)
@@ -127,7 +129,7 @@ class Detached:
         self.tally = Tally()
         built = self._policy.build()
         name = type(getattr(self._policy, "source", self._policy)).__name__
-        self._copies = self._first_copies(sync, built.make, name)
+        self._copies = self._first_copies(sync, getattr(self._policy, "on_head", built.make), name)
         self._copy_of = [copy for copy in self._copies for _ in copy.workers]
         self._measures = measure or self._copies[0].decider.threshold is not None
         self._batches = 0
@@ -147,12 +149,15 @@ class Detached:
 
     def _first_copies(self, sync: Rule, make_runtime: Callable[[], Runtime], name: str) -> list[_Copy]:
         distribution, kind = self._policy.distribution, getattr(sync, "divergence", "auto")
+        numbers = sum(math.prod(leaf.shape) for leaf in self._leaves)
         return [
             _Copy(
                 host,
                 workers,
                 sync.start(len(workers)),
-                Drift(len(workers), distribution, self._spec, make_runtime, kind, name=name),
+                Drift(
+                    len(workers), distribution, self._spec, make_runtime, numbers=numbers, divergence=kind, name=name
+                ),
             )
             for host, workers in enumerate(self.engine.node.hosts)
         ]
@@ -216,7 +221,7 @@ class Detached:
         self.tally.fragment(fragment)
         if self._measures:
             copy = self._copy_of[piece.worker]
-            copy.drift.observe(piece.worker - copy.workers.start, piece.columns, self.newest.epoch)
+            copy.drift.observe(piece.worker - copy.workers.start, piece.columns, self.newest.epoch, piece.slots)
 
     def handed_over(self, batch: Batch) -> None:
         """A batch goes to the learner."""
@@ -304,6 +309,7 @@ def _check_distribution(distribution: Distribution) -> None:
     params = np.zeros((2, distribution.size), np.float32)
     leaf = distribution.action
     try:
+        distribution = at_slots(distribution, [0, 0])
         drawn, _ = distribution.sample_with_log_prob(params, np.zeros((2, distribution.draws), np.float32))
         results = {"sample_with_log_prob": np.asarray(drawn), "mode": np.asarray(distribution.mode(params))}
     except Exception as error:  # the user's code

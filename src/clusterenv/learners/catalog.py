@@ -6,11 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from clusterenv.errors import ConfigError, unknown
+from clusterenv.learners.apex.config import ApeXConfig
 from clusterenv.learners.common import presets
 from clusterenv.learners.common.settings import from_table
 from clusterenv.learners.impact.config import IMPACTConfig
 from clusterenv.learners.impala.config import IMPALAConfig
 from clusterenv.learners.ppo.config import PPOConfig
+from clusterenv.learners.sac.config import SACConfig
 from clusterenv.learners.vmpo.config import VMPOConfig
 
 if TYPE_CHECKING:
@@ -53,7 +55,9 @@ LEARNERS = {
         Entry(
             "impact", "IMPACT: batches used again, with a target network", IMPACTConfig, ("impact.learner", "IMPACT")
         ),
+        Entry("apex", "Ape-X DQN: Q-learning from a prioritised memory", ApeXConfig, ("apex.learner", "ApeX")),
         Entry("vmpo", "on-policy maximum a posteriori policy optimisation", VMPOConfig, ("vmpo.learner", "VMPO")),
+        Entry("sac", "soft actor-critic: continuous actions, learned from a memory", SACConfig, ("sac.learner", "SAC")),
     )
 }
 

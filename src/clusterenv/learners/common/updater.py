@@ -45,6 +45,11 @@ class Updater(abc.ABC, Generic[Config, Net]):
         return self.network
 
     @property
+    def judged(self) -> nn.Module:
+        """The policy that an evaluation plays: the same, less what it does only to explore."""
+        return self.acting
+
+    @property
     def needs_batch(self) -> bool:
         """Whether it can only go on with a new batch; one that keeps old batches may be able to without."""
         return True
