@@ -169,5 +169,8 @@ def test_what_is_saved_is_all_there_is_but_the_memory() -> None:
     one.update(played(), 1.0, lambda: None)
     other.restore(one.tensors())
     assert other.updates == one.updates == 1
+    sample = on_device(one.memory.sample(4), "cpu")
+    for subject in (one, other):
+        subject.learn(sample, 0.5)
     for left, right in zip(one.tensors().values(), other.tensors().values(), strict=True):
         assert torch.equal(left, right)
