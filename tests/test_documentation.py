@@ -7,18 +7,18 @@ import re
 import shlex
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-LEARNERS = ("ppo", "impala", "impact", "vmpo", "apex")
+LEARNERS = ("ppo", "impala", "impact", "vmpo", "apex", "sac")
 LEARNER_PAGES = tuple(f"docs/learners/{name}.md" for name in LEARNERS)
 PAGES = (
     *("README.md", "docs/guide.md", "docs/migration.md", "docs/clusters/README.md", "docs/testing.md"),
     "docs/learners/README.md",
     *LEARNER_PAGES,
 )
+ENVIRONMENTS = {"sac": ("Pendulum-v1",)}  # learners that do not take every action
 CONTINUED = "# continued\n"
 
 
@@ -128,22 +128,16 @@ def metrics_of(page: str) -> set[str]:
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
-# Learners that take choices only, or fill a memory before they learn: environments and settings.
-LEARNED_OTHERWISE: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "apex": (("CartPole-v1",), {"learning_starts": 64}),
-}
-
-
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_learners_page_explains_what_it_writes(name: str) -> None:
     """Every metric of a run, and none that it does not write."""
     from clusterenv.learners import catalog
+    from clusterenv.learners.replay.config import ReplayConfig
 
     written: set[str] = set()
-    settings: dict[str, Any]
-    env_ids, settings = LEARNED_OTHERWISE.get(name, (("CartPole-v1", "Pendulum-v1"), {}))
-    for env_id in env_ids:  # some are for continuous actions
-        entry = catalog.find(name)
+    entry = catalog.find(name)
+    some = {"learning_starts": 8 * 32} if issubclass(entry.config, ReplayConfig) else {}
+    for env_id in ENVIRONMENTS.get(name, ("CartPole-v1", "Pendulum-v1")):  # some are for continuous actions
         config = entry.config(
             env_id=env_id,
             env_args=("max_episode_steps=5",),
@@ -154,7 +148,7 @@ def test_a_learners_page_explains_what_it_writes(name: str) -> None:
             record_every=1,
             runtime="torch",
             mode="lock step",
-            **settings,
+            **some,
         )
         for update in entry.learner()(config).updates():
             written |= update.metrics.keys()

@@ -129,7 +129,7 @@ class Detached:
         self.tally = Tally()
         built = self._policy.build()
         name = type(getattr(self._policy, "source", self._policy)).__name__
-        self._copies = self._first_copies(sync, built.make, name)
+        self._copies = self._first_copies(sync, getattr(self._policy, "on_head", built.make), name)
         self._copy_of = [copy for copy in self._copies for _ in copy.workers]
         self._measures = measure or self._copies[0].decider.threshold is not None
         self._batches = 0

@@ -38,7 +38,7 @@ class Drift:
         workers: how many there are.
         distribution: of the policy.
         spec: of its weights.
-        make_runtime: builds what runs it; the same as on the workers, so that only the weights can differ.
+        make_runtime: builds what runs it; best the same as on the workers, so that only the weights can differ.
         numbers: in one observation.
         divergence: what is compared, see `APS`.
         name: of the policy, for errors.

@@ -12,6 +12,7 @@ from clusterenv.learners.common.settings import from_table
 from clusterenv.learners.impact.config import IMPACTConfig
 from clusterenv.learners.impala.config import IMPALAConfig
 from clusterenv.learners.ppo.config import PPOConfig
+from clusterenv.learners.sac.config import SACConfig
 from clusterenv.learners.vmpo.config import VMPOConfig
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ LEARNERS = {
         ),
         Entry("apex", "Ape-X DQN: Q-learning from a prioritised memory", ApeXConfig, ("apex.learner", "ApeX")),
         Entry("vmpo", "on-policy maximum a posteriori policy optimisation", VMPOConfig, ("vmpo.learner", "VMPO")),
+        Entry("sac", "soft actor-critic: continuous actions, learned from a memory", SACConfig, ("sac.learner", "SAC")),
     )
 }
 

@@ -58,7 +58,9 @@ KL_SPREAD = Metric(
     "losses/kl_spread", "nats", "V-MPO: KL of the spread of continuous actions; approx_kl is the mean's."
 )
 PSI_KL = Metric("losses/psi_kl", "nats", "V-MPO: how far the weights of the chosen transitions are from equal ones.")
-TEMPERATURE = Metric("losses/temperature", "advantage", "V-MPO: the temperature of these weights.")
+TEMPERATURE = Metric(
+    "losses/temperature", "reward", "V-MPO: the temperature of these weights; SAC: what a nat of entropy is worth."
+)
 KL_MULTIPLIER = Metric("losses/kl_multiplier", "1", "V-MPO: the weight of the trust region.")
 KL_MULTIPLIER_SPREAD = Metric(
     "losses/kl_multiplier_spread", "1", "V-MPO: the same, of the spread of continuous actions."
