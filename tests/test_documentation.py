@@ -18,7 +18,7 @@ PAGES = (
     "docs/learners/README.md",
     *LEARNER_PAGES,
 )
-ENVIRONMENTS = {"sac": ("Pendulum-v1",)}  # learners that do not take every action
+ENVIRONMENTS = {"apex": ("CartPole-v1",), "sac": ("Pendulum-v1",)}  # learners that do not take every action
 CONTINUED = "# continued\n"
 
 

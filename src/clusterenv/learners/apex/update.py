@@ -48,6 +48,7 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
             alpha=config.priority_exponent,
             beta=config.importance_exponent,
             seed=config.seed,
+            stacked=config.stacked,
         )
         super().__init__(config, network, _optimizer(config, network), memory)
 
