@@ -56,7 +56,7 @@ class ApeXConfig(ReplayConfig):
     body: Literal["mlp", "shallow", "deep", "nature"] = "mlp"
     """what looks at an observation: dense layers, or for images the small or the deep network of IMPALA, or DQN's"""
     stacked: bool = False
-    """images are stacks of frames, the newest last, as those of Atari: keep each frame once, in a quarter of the memory"""
+    """images are stacks of frames, the newest last, as those of Atari: keep each frame once"""
     reward: RewardTransform = "none"
     """what the learner makes of rewards; returns are told as they are"""
     reward_scale: float = 1.0
