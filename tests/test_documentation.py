@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -136,7 +137,7 @@ def test_a_learners_page_explains_what_it_writes(name: str) -> None:
 
     written: set[str] = set()
     entry = catalog.find(name)
-    some = {"learning_starts": 8 * 32} if issubclass(entry.config, ReplayConfig) else {}
+    some: dict[str, Any] = {"learning_starts": 8 * 32} if issubclass(entry.config, ReplayConfig) else {}
     for env_id in ENVIRONMENTS.get(name, ("CartPole-v1", "Pendulum-v1")):  # some are for continuous actions
         config = entry.config(
             env_id=env_id,

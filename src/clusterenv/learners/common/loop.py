@@ -160,6 +160,7 @@ class Learner(abc.ABC, Generic[Config]):
                 runtime=config.runtime,
                 measure=config.measure_drift,
                 epoch=self._epoch,
+                every_state=self.updater.every_state,
             )
             yield envs
 
