@@ -35,7 +35,7 @@ class ApeXConfig(ReplayConfig):
         {0.05}
     """
 
-    aps_threshold: ClassVar[float] = 0.2
+    aps_threshold: ClassVar[float] = 0.3
     # Nothing ties the network to the policy that acted: it does not stand still until workers have newer weights.
     aps_stall_after: ClassVar[int | None] = None
 
