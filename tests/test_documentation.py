@@ -7,18 +7,19 @@ import re
 import shlex
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-LEARNERS = ("ppo", "impala", "impact", "vmpo", "sac")
+LEARNERS = ("ppo", "impala", "impact", "vmpo", "apex", "sac")
 LEARNER_PAGES = tuple(f"docs/learners/{name}.md" for name in LEARNERS)
 PAGES = (
     *("README.md", "docs/guide.md", "docs/migration.md", "docs/clusters/README.md", "docs/testing.md"),
     "docs/learners/README.md",
     *LEARNER_PAGES,
 )
-ENVIRONMENTS = {"sac": ("Pendulum-v1",)}  # learners that do not take every action
+ENVIRONMENTS = {"apex": ("CartPole-v1",), "sac": ("Pendulum-v1",)}  # learners that do not take every action
 CONTINUED = "# continued\n"
 
 
@@ -136,7 +137,7 @@ def test_a_learners_page_explains_what_it_writes(name: str) -> None:
 
     written: set[str] = set()
     entry = catalog.find(name)
-    some = {"learning_starts": 8 * 32} if issubclass(entry.config, ReplayConfig) else {}
+    some: dict[str, Any] = {"learning_starts": 8 * 32} if issubclass(entry.config, ReplayConfig) else {}
     for env_id in ENVIRONMENTS.get(name, ("CartPole-v1", "Pendulum-v1")):  # some are for continuous actions
         config = entry.config(
             env_id=env_id,

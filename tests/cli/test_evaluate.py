@@ -76,6 +76,7 @@ def test_the_seed_decides_and_greedy_is_not_sampled(pole: str, capsys: Told) -> 
         ("impala", "--lstm", "8", "--last-inputs"),
         ("impact", "--lstm", "8"),
         ("vmpo", "--body", "mlp"),
+        ("apex", "--learning-starts", "8"),
     ],
 )
 def test_every_learner_can_be_measured(tmp_path: pathlib.Path, capsys: Told, arguments: tuple[str, ...]) -> None:

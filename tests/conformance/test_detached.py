@@ -24,7 +24,7 @@ from tests.conformance.kit import (
     replaceable,
     slots,
 )
-from tests.policy.agents import CleanRL
+from tests.policy.agents import CleanRL, Recurrent
 
 if TYPE_CHECKING:
     from clusterenv import Batch, ClusterEnv
@@ -50,7 +50,7 @@ def change(policy: CleanRL, size: float = 0.5) -> None:
             tensor.add_(torch.linspace(-size, size, tensor.numel()).reshape(tensor.shape))
 
 
-def attached(envs: ClusterEnv, policy: CleanRL, sync: Any = "on-change", **kwargs: Any) -> ClusterEnv:
+def attached(envs: ClusterEnv, policy: Any, sync: Any = "on-change", **kwargs: Any) -> ClusterEnv:
     envs.reset(seed=SEED)
     envs.attach(policy, seed=5, sync=sync, **kwargs)
     return envs
@@ -127,6 +127,24 @@ def test_a_stream_plays_what_rollouts_play(next_step: ClusterEnv) -> None:
                         )
                 taken[slot] += 1
     next_step.step(actions(next_step))
+
+
+def test_recurrent_states_are_those_of_this_process(next_step: ClusterEnv) -> None:
+    def play(envs: ClusterEnv) -> list[Batch]:
+        torch.manual_seed(0)
+        attached(envs, Recurrent(5), every_state=True)
+        return [envs.rollout(STEPS), envs.rollout(5)]
+
+    with here() as mine:
+        expected = play(mine)
+    for left, right in zip(play(next_step), expected, strict=True):
+        assert left.states is not None
+        assert right.states is not None
+        for one, other, before in zip(left.states, right.states, left.state, strict=True):
+            np.testing.assert_array_equal(one, other)
+            np.testing.assert_array_equal(one[0], before)
+            assert not one[left.first[:-1]].any(), "zero where an episode begins"
+            assert one[~left.first[:-1]].any()
 
 
 def test_versions_in_a_stream_only_grow(next_step: ClusterEnv) -> None:

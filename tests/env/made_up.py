@@ -32,7 +32,16 @@ class Leaky:
         return after @ weights["matrix"], None, (after,)
 
 
-def columns(policy: Any, steps: int, slots: int, *, seed: int = 0, version: int = 0, state: bool = False) -> Columns:
+def columns(
+    policy: Any,
+    steps: int,
+    slots: int,
+    *,
+    seed: int = 0,
+    version: int = 0,
+    state: bool = False,
+    every_state: bool = False,
+) -> Columns:
     """What this policy would leave after `steps` steps of random observations; no episode ends."""
     rng = np.random.default_rng(seed)
     obs = rng.normal(0, 1, (steps + 1, slots, 2)).astype(np.float32)
@@ -40,7 +49,10 @@ def columns(policy: Any, steps: int, slots: int, *, seed: int = 0, version: int 
     before = [part.copy() for part in carried]
     distribution = policy.distribution
     params = np.zeros((steps, slots, distribution.size), np.float32)
+    states = [np.zeros((steps, *part.shape), part.dtype) for part in carried]
     for t in range(steps):
+        for kept, part in zip(states, carried, strict=True):
+            kept[t] = part
         params[t], _, carried = policy.forward(policy.weights(), obs[t], carried)
     noise = rng.random((steps * slots, 1), dtype=np.float32)
     action = distribution.sample(params.reshape(-1, distribution.size), noise).reshape(steps, slots)
@@ -59,6 +71,7 @@ def columns(policy: Any, steps: int, slots: int, *, seed: int = 0, version: int 
         params=params,
         version=np.full((steps, slots), version),
         value=np.full((steps, slots), 0.5, np.float32),
+        states=states if every_state else None,
     )
 
 
@@ -69,7 +82,7 @@ def beside(*parts: Columns) -> Columns:
         values = [getattr(part, name) for part in parts]
         if isinstance(values[0], list):
             return [np.concatenate(leaves, axis=0 if name == "state" else 1) for leaves in zip(*values, strict=True)]
-        return np.concatenate(values, axis=1)
+        return None if values[0] is None else np.concatenate(values, axis=1)
 
     return Columns(**{name: join(name) for name in Columns._fields})
 

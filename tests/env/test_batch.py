@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from clusterenv.env.batch import Batch, Piece, assemble, copied
-from tests.env.made_up import beside, columns, ends
+from tests.env.made_up import Leaky, beside, columns, ends
 from tests.env.policies import Linear
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -136,6 +136,28 @@ def test_a_recurrent_state_and_a_policy_without_value() -> None:
     made = batch(*pieces)
     assert made.value is None
     assert made.state[0][:, 0].tolist() == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_the_state_before_every_step(cut: int) -> None:
+    parts = [columns(Leaky(), T, 3, seed=seed, state=True, every_state=True) for seed in (1, 2)]
+    pieces = [Piece(0, parts[0], np.arange(3)), Piece(1, parts[1], np.arange(3, 6))]
+    whole = beside(*parts)
+    assert whole.states is not None
+    for made in (batch(*pieces), batch(*pieces[0].split(cut), pieces[1].copied()), batch(*pieces, whole=whole)):
+        assert made.states is not None
+        np.testing.assert_array_equal(made.states[0], whole.states[0])
+        np.testing.assert_array_equal(made.states[0][0], made.state[0])
+    assert np.shares_memory(batch(*pieces, whole=whole).states[0], whole.states[0])  # type: ignore[index]
+    assert not np.shares_memory(batch(*pieces, whole=copied(whole)).states[0], whole.states[0])  # type: ignore[index]
+
+
+def test_nobody_asked_for_the_state_before_every_step() -> None:
+    parts = columns(Leaky(), T, 3, state=True)
+    piece = Piece(0, parts, np.arange(3))
+    for made in (batch(piece), batch(*piece.split(1)), batch(piece.copied()), batch(piece, whole=copied(parts))):
+        assert made.states is None
+        assert made.state[0].shape == (3, 2)
 
 
 def test_as_tensors() -> None:

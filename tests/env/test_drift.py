@@ -162,6 +162,17 @@ def test_a_recurrent_fragment_whose_version_changed_on_the_way_is_left_out() -> 
     assert not subject.drift._estimator.fresh
 
 
+def test_where_every_state_is_known_every_step_is_compared() -> None:
+    old, new = Leaky(0), Leaky(1)
+    subject, made = Subject(old), columns(old, 6, 10, state=True, every_state=True)
+    assert made.states is not None
+    subject.drift.observe(0, made, 0)
+    flat = made.obs[0][:-1].reshape(-1, 2), (made.states[0].reshape(-1, 2),)
+    params, _, _ = new.forward(new.weights(), *flat)
+    expected = float(new.distribution.divergence(made.params.reshape(-1, CHOICES), params).mean())
+    assert subject.measure(new, old)[0] == pytest.approx(expected, rel=1e-6)
+
+
 # When it is measured.
 
 

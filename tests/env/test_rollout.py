@@ -196,6 +196,21 @@ def test_a_recurrent_policy_starts_each_episode_from_zero(make: Make) -> None:
     np.testing.assert_array_equal(second.action[:, 0], [3, 4, 1, 2, 3, 4])
 
 
+def test_the_state_before_every_step_is_told_to_who_asks(make: Make) -> None:
+    envs = make(wide(3, 4))
+    envs.reset(seed=1)
+    envs.attach(Memory(), sync="never", every_state=True)
+    first, second = envs.rollout(6), envs.rollout(6)
+    assert first.states is not None
+    assert second.states is not None
+    np.testing.assert_array_equal(first.states[0][:, :, 0].T, [[0, 1, 2, 3, 0, 1]] * 3)
+    np.testing.assert_array_equal(second.states[0][:, :, 0].T, [[2, 3, 0, 1, 2, 3]] * 3)
+    envs.attach(Linear(), sync="never", every_state=True)
+    assert envs.rollout(2).states == ()
+    envs.attach(Memory(), sync="never")
+    assert envs.rollout(2).states is None
+
+
 def test_continuous_actions_are_clipped_for_the_environment_only(make: Make) -> None:
     space = spaces.Box(-1.0, 1.0, (2, 2), np.float32)
     envs = make([lambda: SpaceEnv(spaces.Box(-1, 1, (3,), np.float32), space)] * 2)

@@ -43,6 +43,11 @@ def test_a_learner_has_a_threshold_of_its_own_unless_another_is_named() -> None:
     assert SyncConfig(rule="never").make(threshold=0.003) == Never()
 
 
+def test_a_learner_that_old_data_does_not_hold_back_has_no_use_for_the_stall_rule() -> None:
+    assert SyncConfig(threshold=0.1).make(stall_after=None) == APS(0.1, stall_after=None)
+    assert SyncConfig(rule="on-change").make(stall_after=None) == OnChange()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -22,9 +22,10 @@ F4 = np.dtype("f4")
 
 
 @contextlib.contextmanager
-def columns(seed: int | None = None, *, has_value: bool = True) -> Iterator[Columns]:
+def columns(seed: int | None = None, *, has_value: bool = True, every_state: bool = False) -> Iterator[Columns]:
     """Columns of two slots and three steps, empty or full of noise."""
-    spec = FragmentSpec(2, 3, 4, 2, (Leaf((2,), F4),), (Leaf((5,), F4),), Leaf((), np.dtype("i8")), 3, has_value)
+    leaves = (Leaf((2,), F4),), (Leaf((5,), F4),), Leaf((), np.dtype("i8"))
+    spec = FragmentSpec(2, 3, 4, 2, *leaves, 3, has_value, every_state=every_state)
     fragments = Fragments.create(spec)
     try:
         found = fragments.columns(1, range(1, 3))
@@ -49,9 +50,10 @@ def arrays_of(found: Columns) -> list[Any]:
     return [array for array in arrays if array is not None]
 
 
-@given(st.integers(0, 1000), st.booleans())
-def test_a_fragment_comes_back_as_it_was(seed: int, has_value: bool) -> None:
-    with columns(seed, has_value=has_value) as sent, columns(has_value=has_value) as came:
+@given(st.integers(0, 1000), st.booleans(), st.booleans())
+def test_a_fragment_comes_back_as_it_was(seed: int, has_value: bool, every_state: bool) -> None:
+    kinds = {"has_value": has_value, "every_state": every_state}
+    with columns(seed, **kinds) as sent, columns(**kinds) as came:
         columns_from_frames(came, [bytes(frame) for frame in columns_to_frames(sent)])
         ended = sent.terminated | sent.truncated
         sparse = {id(array) for array in (*came.final, came.episode_return, came.episode_length)}
@@ -63,8 +65,9 @@ def test_a_fragment_comes_back_as_it_was(seed: int, has_value: bool) -> None:
                 assert np.array_equal(one, other)
 
 
-def test_frames_of_another_fragment_are_refused() -> None:
-    with columns(3) as sent, columns() as came:
+@pytest.mark.parametrize("every_state", [False, True])
+def test_frames_of_another_fragment_are_refused(every_state: bool) -> None:
+    with columns(3, every_state=every_state) as sent, columns(every_state=every_state) as came:
         frames = [bytes(frame) for frame in columns_to_frames(sent)]
         for index in range(len(frames)):
             for worse in (frames[index] + b"\x00", frames[index][:-1]):

@@ -13,7 +13,7 @@ import clusterenv
 from clusterenv.cluster.slots import share
 from clusterenv.wire import messages as m
 from tests.conformance.kit import kill_node
-from tests.policy.agents import CleanRL
+from tests.policy.agents import CleanRL, Recurrent
 
 if TYPE_CHECKING:
     from clusterenv import ClusterEnv
@@ -84,6 +84,10 @@ def test_a_fragment_that_fits_no_frame_is_refused_with_numbers() -> None:
         envs.attach(CleanRL(4, 2), seed=1)
         with pytest.raises(clusterenv.ConfigError, match=r"GiB of observations, more than the 1 GiB"):
             envs.rollout(10_000_000)
+        assert envs.rollout(3).T == 3
+        envs.attach(Recurrent(2), seed=1, every_state=True)
+        with pytest.raises(clusterenv.ConfigError, match=r"GiB of states, more than the 1 GiB"):
+            envs.rollout(5_000_000)
         assert envs.rollout(3).T == 3
 
 

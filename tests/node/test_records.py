@@ -121,7 +121,7 @@ ATTACHED = attachment_to_data(
         GraphSpec(b"graph", ("w",), (LEAF,), (), 2, True), Categorical(2), (), WEIGHTS, 7, "A", deterministic=True
     )
 )
-SIZES = fragment_spec_to_data(FragmentSpec(2, 16, 4, 1, (LEAF,), (), LEAF, 2, True))
+SIZES = fragment_spec_to_data(FragmentSpec(2, 16, 4, 1, (LEAF,), (LEAF,), LEAF, 2, True, every_state=True))
 
 
 def test_a_policy_and_the_sizes_of_its_fragments_come_back() -> None:
@@ -137,7 +137,9 @@ def test_a_policy_with_another_field_is_refused(field: str, value: Any) -> None:
             attachment_from_data(data)
 
 
-@pytest.mark.parametrize("field", ["buffers", "steps", "observation", "state", "action", "params", "has_value"])
+@pytest.mark.parametrize(
+    "field", ["buffers", "steps", "observation", "state", "action", "params", "has_value", "every_state"]
+)
 @pytest.mark.parametrize("value", [None, -1, 2**4000, 1.5, "8", [[]]], ids=lambda value: str(value)[:5])
 def test_sizes_that_are_none_are_refused(field: str, value: Any) -> None:
     for data in ({**SIZES, field: value}, {name: SIZES[name] for name in SIZES if name != field}, value):

@@ -150,13 +150,13 @@ class Native(nn.Module):
 class Recurrent(nn.Module):
     """Our own kind, with the state of an LSTM cell, or of torch's LSTM layer."""
 
-    def __init__(self, *, layer: bool = False) -> None:
+    def __init__(self, choices: int = 3, *, layer: bool = False) -> None:
         super().__init__()
-        self.distribution = distributions.Categorical(3)
+        self.distribution = distributions.Categorical(choices)
         self.state = (Leaf((8,), np.dtype(np.float32)), Leaf((8,), np.dtype(np.float32)))
         self.layer = nn.LSTM(4, 8) if layer else None
         self.cell = nn.LSTMCell(4, 8)
-        self.actor = nn.Linear(8, 3)
+        self.actor = nn.Linear(8, choices)
 
     def forward(self, obs: Any, state: Any) -> Any:
         if self.layer is not None:

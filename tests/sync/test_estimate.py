@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from clusterenv.errors import ConfigError, ConfigTypeError
-from clusterenv.policy.distributions import Categorical, DiagGaussian
+from clusterenv.policy.distributions import Categorical, DiagGaussian, EpsilonGreedy
 from clusterenv.sync.estimate import Estimator, _effective, _spread
 from clusterenv.sync.versions import Version
 from tests.sync.kit import Array
@@ -137,7 +137,7 @@ def test_memory_does_not_grow_with_what_is_sent() -> None:
     for size in (1, 100, 10_000, 3):
         subject.observe(0, *rows(size, size))
     assert subject._kept is not None
-    assert [len(column) for column in subject._kept._columns] == [32] * 4
+    assert [len(column) for column in subject._kept._columns] == [32] * 5
     assert subject.measure(NEW).rows.tolist() == [3, 0]
 
 
@@ -333,3 +333,21 @@ def test_wrong_values_are_refused(arguments: dict[str, object], message: str) ->
 def test_wrong_types_are_refused() -> None:
     with pytest.raises(ConfigTypeError, match=r"budget=1\.5"):
         estimator(1, budget=1.5)
+
+
+# Slots that are told apart.
+
+
+def test_rows_are_compared_by_the_distribution_of_their_slots() -> None:
+    ladder = EpsilonGreedy(ACTIONS, (0.5, 0.1, 0.3))
+    rng = np.random.default_rng(1)
+    slots = rng.integers(0, 3, 40)
+    leaves, _, params, _, _ = rows(1, 40)
+    actions, logp = ladder.at(slots).sample_with_log_prob(params, rng.random((40, 1), dtype=np.float32))
+    subject = Estimator(2, ladder, per_worker=16)
+    assert subject.observe(1, leaves, (), params, actions, logp, slots=slots)
+    same = subject.measure(OLD)
+    assert same.ess[1] == pytest.approx(1.0)
+    subject.rebase(NEW)
+    assert subject.measure(NEW).ess[1] == pytest.approx(1.0)
+    assert subject.measure(OLD).ess[1] < 0.99

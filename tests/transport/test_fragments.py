@@ -104,6 +104,21 @@ def test_a_policy_without_value_or_state_takes_no_memory_for_them() -> None:
         assert columns.state == []
 
 
+def test_the_state_before_every_step_takes_memory_only_if_it_is_kept() -> None:
+    spec = dataclasses.replace(SPEC, every_state=True)
+    assert {field.name for field in spec.layout()} - {field.name for field in SPEC.layout()} == {"states0"}
+    with created(spec) as kept, created() as not_kept:
+        columns = kept.columns(1, range(1, 3))
+        assert columns.states is not None
+        assert [array.shape for array in columns.states] == [(T, 2, 6)]
+        assert [array.dtype for array in columns.states] == [np.float32]
+        columns.states[0][...] = 1.0
+        everything = kept.columns(1, range(N)).states
+        assert everything is not None
+        assert everything[0].any(axis=(0, 2)).tolist() == [False, True, True, False]
+        assert not_kept.columns(1, range(1, 3)).states is None
+
+
 def test_equal_specs_are_equal() -> None:
     assert dataclasses.replace(SPEC) == SPEC
     assert dataclasses.replace(SPEC, steps=T + 1) != SPEC

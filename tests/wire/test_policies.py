@@ -67,6 +67,7 @@ DISTRIBUTIONS: list[Any] = [
     Bernoulli(3),
     Bernoulli(6, shape=(2, 3), dtype=np.int64),
     EpsilonGreedy(4, 0.05, start=1),
+    EpsilonGreedy(4, (0.4, 0.1, 0.0, 1.0, 0.05)),
     DiagGaussian(2),
     DiagGaussian(1, low=-np.inf, high=2.5),
     DiagGaussian(4, low=[-np.inf, 0, 1, 2], high=3, shape=(2, 2), dtype=np.float64),
@@ -196,6 +197,10 @@ BAD: list[tuple[Any, Any]] = [
             ["MultiCategorical", {"nvec": [], "start": 0, "shape": None, "dtype": "<i8"}],
             ["MultiCategorical", {"nvec": 3, "start": 0, "shape": None, "dtype": "<i8"}],
             ["EpsilonGreedy", {"n": 3, "epsilon": 2.0, "start": 0, "dtype": "<i8"}],
+            ["EpsilonGreedy", {"n": 3, "epsilon": [0.1, 2.0], "start": 0, "dtype": "<i8"}],
+            ["EpsilonGreedy", {"n": 3, "epsilon": [], "start": 0, "dtype": "<i8"}],
+            ["EpsilonGreedy", {"n": 3, "epsilon": [[0.1]], "start": 0, "dtype": "<i8"}],
+            ["EpsilonGreedy", {"n": 3, "epsilon": None, "start": 0, "dtype": "<i8"}],
         )
     ),
     *(

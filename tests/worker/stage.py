@@ -37,8 +37,8 @@ class WideScripted(ScriptedEnv):
 class Stage:
     """Plays fragments of `steps` steps."""
 
-    def __init__(self, block: Bound, policy: Any, steps: int, **more: Any) -> None:
-        self.bound, self.policy = block, policy
+    def __init__(self, block: Bound, policy: Any, steps: int, *, every_state: bool = False, **more: Any) -> None:
+        self.bound, self.policy, self._every_state = block, policy, every_state
         description = block.block.describe()
         self.made = as_policy(policy, description.observation_space, description.action_space)
         self.spec = WeightSpec.of(self.made.weights())
@@ -61,7 +61,7 @@ class Stage:
         distribution, slots = self.made.distribution, len(self.bound.block.slots)
         leaves = tuple(leaves_of(self.bound.block.observation_space) or ())
         sizes = (leaves, self.made.state, distribution.action, distribution.size, self.made.has_value)
-        spec = FragmentSpec(2, steps, slots, 1, *sizes)
+        spec = FragmentSpec(2, steps, slots, 1, *sizes, every_state=self._every_state)
         memory = SharedArrays.create(spec.layout())
         self.fragments = Fragments(spec, memory)
         self.station.share(spec, memory)

@@ -109,6 +109,20 @@ def test_the_state_starts_each_episode_from_zero() -> None:
         assert columns.action[:, 0].tolist() == [3, 1, 2, 3, 1]
 
 
+def test_the_state_before_every_step() -> None:
+    with stage(Memory(), ends_after(3), steps=5, every_state=True) as playing:
+        for buffer, expected in ((0, [0.0, 1.0, 2.0, 0.0, 1.0]), (1, [2.0, 0.0, 1.0, 2.0, 0.0])):
+            _, columns = playing.play(buffer)
+            assert columns.states is not None
+            assert columns.states[0][:, :, 0].T.tolist() == [expected, expected]
+            np.testing.assert_array_equal(columns.states[0][0], columns.state[0])
+
+
+def test_a_policy_without_a_state_has_none_before_any_step() -> None:
+    with stage(Echo(), every_state=True) as playing:
+        assert playing.play()[1].states == []
+
+
 def test_one_slot_may_end_while_the_other_goes_on() -> None:
     def step(env: ScriptedEnv) -> Any:
         # The environment that was built first has short episodes.

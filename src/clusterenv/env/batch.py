@@ -63,6 +63,8 @@ class Batch:
         state: the recurrent state before the first step, each [N, ...].
         worker_lost: [N] bool: the worker of this slot was lost before this fragment, which begins afresh.
         episodes: statistics of the episodes that ended here.
+        states: the recurrent state before every step, each [T, N, ...], if `attach(every_state=True)` asked for
+            it; else None.
     """
 
     obs: Any
@@ -84,6 +86,7 @@ class Batch:
     state: tuple[Any, ...]
     worker_lost: Any
     episodes: Episodes
+    states: tuple[Any, ...] | None = None
 
     @property
     def T(self) -> int:
@@ -150,7 +153,7 @@ class Piece:
     def copied(self) -> Piece:
         """The same in memory of its own."""
         parts: dict[str, Any] = {
-            name: [np.array(each) for each in value] if name in _LISTS else None if value is None else np.array(value)
+            name: None if value is None else [np.array(each) for each in value] if name in _LISTS else np.array(value)
             for name, value in self.columns._asdict().items()
         }
         return Piece(self.worker, type(self.columns)(**parts), self.slots, self.afresh)
@@ -201,6 +204,7 @@ def assemble(
         state=tuple(columns.state),
         worker_lost=_per_slot(pieces, lambda piece: piece.afresh, np.bool_),
         episodes=_episodes(pieces, ended),
+        states=None if columns.states is None else tuple(columns.states),
     )
 
 
@@ -210,7 +214,7 @@ def copied(columns: Columns) -> Columns:
 
 
 # Lists of arrays in a Columns, and what only means something where an episode ended: the batch has it in another form.
-_LISTS = ("obs", "state", "final")
+_LISTS = ("obs", "state", "final", "states")
 _SPARSE = ("final", "episode_return", "episode_length")
 
 
@@ -224,6 +228,7 @@ def _sliced(columns: Columns, rows: slice) -> Columns:
         obs=[array[:, rows] for array in columns.obs],
         state=[array[rows] for array in columns.state],
         final=[array[:, rows] for array in columns.final],
+        states=None if columns.states is None else [array[:, rows] for array in columns.states],
         **parts,
     )
 
@@ -235,12 +240,19 @@ def _joined(parts: Sequence[Columns]) -> Columns:
         for name, value in first._asdict().items()
         if name not in _LISTS
     }
+    states = None if first.states is None else [part.states or [] for part in parts]
     return type(first)(
-        obs=[np.concatenate([part.obs[i] for part in parts], axis=1) for i in range(len(first.obs))],
+        obs=_side_by_side([part.obs for part in parts]),
         state=[np.concatenate([part.state[i] for part in parts]) for i in range(len(first.state))],
         final=[],
+        states=None if states is None else _side_by_side(states),
         **joined,
     )
+
+
+def _side_by_side(parts: Sequence[list[Array]]) -> list[Array]:
+    """Leaf by leaf, [T, n, ...] each."""
+    return [np.concatenate(leaves, axis=1) for leaves in zip(*parts, strict=True)]
 
 
 def _finals(pieces: Sequence[Piece], ended: Sequence[tuple[Array, ...]]) -> list[Array]:

@@ -20,7 +20,7 @@ from clusterenv.env.players import Players
 from clusterenv.env.tally import Tally
 from clusterenv.errors import ConfigError, words_of
 from clusterenv.policy.adapters import as_policy
-from clusterenv.policy.base import whole_number
+from clusterenv.policy.base import at_slots, check_slots, whole_number
 from clusterenv.policy.protocol import Policy
 from clusterenv.spaces import leaves_of
 from clusterenv.sync.codec import EncodeOnce, decode
@@ -86,6 +86,7 @@ class Detached:
         deterministic: act by the mode of the distribution.
         measure: estimate the drift even if the rule does not look at it.
         epoch: of the versions, at least.
+        every_state: whether workers record the recurrent state before every step.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Detached:
         deterministic: bool,
         measure: bool,
         epoch: int,
+        every_state: bool = False,
     ) -> None:
         leaves = leaves_of(observation_space)
         if leaves is None:
@@ -112,10 +114,11 @@ class Detached:
             )
         self.engine, self.observation_space, self._action_space = engine, observation_space, action_space
         self._timeouts = timeouts
-        self._runtime_name = runtime
+        self._runtime_name, self._every_state = runtime, every_state
         self._leaves = tuple(leaves)
         seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, least=0)
         self._policy = as_policy(policy, observation_space, action_space, runtime)
+        check_slots(self._policy.distribution, engine.arena.spec.num_envs)
         _check_distribution(self._policy.distribution)
         weights = self._policy.weights()
         self._spec = WeightSpec.of(weights)
@@ -179,6 +182,7 @@ class Detached:
             distribution.action,
             distribution.size,
             self._policy.has_value,
+            every_state=self._every_state,
         )
 
     def publish(self, policy: Any) -> Version:
@@ -217,7 +221,7 @@ class Detached:
         self.tally.fragment(fragment)
         if self._measures:
             copy = self._copy_of[piece.worker]
-            copy.drift.observe(piece.worker - copy.workers.start, piece.columns, self.newest.epoch)
+            copy.drift.observe(piece.worker - copy.workers.start, piece.columns, self.newest.epoch, piece.slots)
 
     def handed_over(self, batch: Batch) -> None:
         """A batch goes to the learner."""
@@ -305,6 +309,7 @@ def _check_distribution(distribution: Distribution) -> None:
     params = np.zeros((2, distribution.size), np.float32)
     leaf = distribution.action
     try:
+        distribution = at_slots(distribution, [0, 0])
         drawn, _ = distribution.sample_with_log_prob(params, np.zeros((2, distribution.draws), np.float32))
         results = {"sample_with_log_prob": np.asarray(drawn), "mode": np.asarray(distribution.mode(params))}
     except Exception as error:  # the user's code

@@ -49,6 +49,7 @@ class Detaching:
         deterministic: bool = False,
         measure: bool = False,
         epoch: int = 0,
+        every_state: bool = False,
     ) -> None:
         """Move a policy to the workers, where it acts in `rollout` and `stream`.
 
@@ -64,6 +65,7 @@ class Detaching:
             measure: estimate the divergence for `stats` even if the rule does not look at it.
             epoch: of the versions. A run that goes on from a checkpoint takes one more than before, so that no version
                 of the first head looks newer than those of the second. A cluster may know of a higher one.
+            every_state: record the recurrent state before every step, as `Batch.states`, and not only before the first.
 
         Raises:
             ConfigError: the policy does not fit the spaces, cannot travel, or an argument is wrong.
@@ -88,6 +90,7 @@ class Detaching:
                 deterministic=deterministic,
                 measure=measure,
                 epoch=epoch,
+                every_state=every_state,
             )
             self._let_go()
             self._detached = detached

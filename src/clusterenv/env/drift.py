@@ -68,29 +68,38 @@ class Drift:
         # What the last measurement found of which version: weights that move because of it are those that it measured.
         self._found: tuple[Version, Array] | None = None
 
-    def observe(self, worker: int, columns: Columns, epoch: int) -> None:
-        """Keep some rows of a fragment: observations, with the distribution that the worker acted from."""
+    def observe(self, worker: int, columns: Columns, epoch: int, slots_of: Array | None = None) -> None:
+        """Keep some rows of a fragment: observations, with the distribution that the worker acted from.
+
+        Args:
+            worker: whose fragment it is.
+            columns: its arrays.
+            epoch: of its version.
+            slots_of: [n], whose its columns are, for distributions that tell slots apart.
+        """
         self._found = None  # it is not about these rows
         number = int(columns.version[-1, 0])
         first = int(np.argmax(columns.version[:, 0] == number))  # the worker may have changed its weights on the way
         steps, slots = columns.version.shape
-        if columns.state:
+        if columns.state and columns.states is None:
             # The state is known before the first step only.
             if first > 0:
                 return
-            times = np.zeros(slots, dtype=np.intp)
-            rows = np.arange(slots)
+            times, rows = np.zeros(slots, dtype=np.intp), np.arange(slots)
+            state = tuple(columns.state)
         else:
             chosen = self._estimator.spread((steps - first) * slots)
             times, rows = first + chosen // slots, chosen % slots
+            state = tuple(part[times, rows] for part in columns.states or ())
         self._estimator.observe(
             worker,
             [array[times, rows] for array in columns.obs],
-            tuple(part[rows] for part in columns.state),
+            state,
             columns.params[times, rows],
             columns.action[times, rows],
             columns.logp[times, rows],
             version=Version(epoch, number),
+            slots=None if slots_of is None else slots_of[rows],
         )
 
     def update(self, newest: Decoded, held: Decoded, threshold: float | None) -> bool:

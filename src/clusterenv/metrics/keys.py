@@ -66,6 +66,8 @@ KL_MULTIPLIER_SPREAD = Metric(
     "losses/kl_multiplier_spread", "1", "V-MPO: the same, of the spread of continuous actions."
 )
 
+TD_LOSS = Metric("losses/td_loss", "reward^2", "Half the mean squared error of the Q-values, weighed by the sample.")
+TD_ERROR = Metric("losses/td_error", "reward", "Mean size of the error of the Q-values; priorities are made of it.")
 Q_MEAN = Metric("losses/q_mean", "reward", "Mean of what the Q functions say of the actions that were taken.")
 REPLAY_SIZE = Metric("replay/size", "items", "Items in the memory that can be sampled.")
 

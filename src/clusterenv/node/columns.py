@@ -52,6 +52,7 @@ def _dense(columns: Columns) -> list[Array]:
         columns.params,
         columns.version,
         *value,
+        *(columns.states or []),
     ]
 
 

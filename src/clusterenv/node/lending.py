@@ -110,11 +110,12 @@ class Lending:
 def _check_frames(spec: FragmentSpec) -> None:
     """Raise ConfigError if a worker's part of a fragment does not fit one frame: it would break the connection."""
     slots = -(-spec.num_envs // spec.num_workers)
-    for leaf in spec.observation:
+    states = [("states", leaf) for leaf in spec.state] if spec.every_state else []
+    for what, leaf in [*(("observations", leaf) for leaf in spec.observation), *states]:
         size = (spec.steps + 1) * slots * leaf.dtype.itemsize * math.prod(leaf.shape)
         if size > MAX_FRAME_BYTES:
             raise ConfigError(
-                f"{spec.steps} steps of {slots} slots have {size / 2**30:.1f} GiB of observations, more than the "
+                f"{spec.steps} steps of {slots} slots have {size / 2**30:.1f} GiB of {what}, more than the "
                 f"{MAX_FRAME_BYTES / 2**30:.0f} GiB that a worker on another host may send at once. Use fewer steps or "
                 "more workers."
             )

@@ -199,13 +199,14 @@ def fragment_spec_to_data(spec: FragmentSpec) -> dict[str, Any]:
         "action": leaves_to_data((spec.action,)),
         "params": spec.params,
         "has_value": spec.has_value,
+        "every_state": spec.every_state,
     }
 
 
 def fragment_spec_from_data(data: Any, slots: range, workers: int) -> FragmentSpec:
     """The sizes of fragments on a node with these slots; ProtocolError if something else came."""
-    fields = _fields(data, ("buffers", "steps", "observation", "state", "action", "params", "has_value"))
-    buffers, steps, observation, state, action, params, has_value = fields
+    fields = _fields(data, ("buffers", "steps", "observation", "state", "action", "params", "has_value", "every_state"))
+    buffers, steps, observation, state, action, params, has_value, every_state = fields
     return FragmentSpec(
         _size(buffers, "buffers", 1),
         _size(steps, "steps", 1),
@@ -217,6 +218,7 @@ def fragment_spec_from_data(data: Any, slots: range, workers: int) -> FragmentSp
         _size(params, "params", 0),
         _exactly(bool, has_value, "has_value"),
         slots.start,
+        every_state=_exactly(bool, every_state, "every_state"),
     )
 
 

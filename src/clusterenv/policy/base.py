@@ -13,8 +13,9 @@ from clusterenv.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
-    from clusterenv.policy.protocol import Array
+    from clusterenv.policy.protocol import Array, Distribution
     from clusterenv.spaces import Leaf
 
 
@@ -61,6 +62,15 @@ class DistributionBase(abc.ABC):
         """What the environment's `step` gets: the actions themselves."""
         return actions
 
+    @property
+    def slots(self) -> int | None:
+        """How many slots it tells apart; None if it is the same in all of them."""
+        return None
+
+    def at(self, slots: Sequence[int] | Array) -> Self:
+        """The distribution of rows that belong to these slots: itself, unless it tells slots apart."""
+        return self
+
     def _set(self, **values: Any) -> None:
         """Put the fields into their plain form, once, when the (frozen) distribution is made."""
         for name, value in values.items():
@@ -99,6 +109,27 @@ class DistributionBase(abc.ABC):
     def _shaped(self, flat: Array) -> Array:
         """Undo the flattening of `_actions`."""
         return flat.reshape(flat.shape[:-1] + self.action.shape)
+
+
+def at_slots(distribution: Distribution, slots: Sequence[int] | Array) -> Distribution:
+    """The distribution of rows that belong to these slots, also if it is somebody's own, without `at`."""
+    at = getattr(distribution, "at", None)
+    found: Distribution = distribution if at is None else at(slots)
+    return found
+
+
+def check_slots(distribution: Distribution, num_envs: int) -> None:
+    """Refuse a distribution that tells apart another number of slots than there are.
+
+    Raises:
+        ConfigError: says both numbers.
+    """
+    slots = getattr(distribution, "slots", None)
+    if slots not in (None, num_envs):
+        raise ConfigError(
+            f"{type(distribution).__name__} has one epsilon for each of {slots} slot(s), but there are {num_envs} "
+            f"environments. Give it {num_envs}, or one number for all."
+        )
 
 
 def row_sums(parts: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +14,8 @@ from clusterenv.policy.categorical import MASKED, choose, indices_of, values_at
 from clusterenv.spaces import Leaf
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterenv.policy.protocol import Array
 
 
@@ -104,7 +106,9 @@ class EpsilonGreedy(DistributionBase):
 
     Attributes:
         n: how many choices there are.
-        epsilon: the share of actions chosen evenly from all (the best among them), from 0 to 1.
+        epsilon: the share of actions chosen evenly from all (the best among them), from 0 to 1; or one such number for
+            each slot, so that some explore more than others. Rows then belong to slots: params are [..., slots, P],
+            and `at` gives the distribution of some slots alone.
         start: the environment's number for choice 0 (`Discrete.start`). Learners always count from 0.
         dtype: what the environment gets.
 
@@ -116,6 +120,8 @@ class EpsilonGreedy(DistributionBase):
         array([0.95], dtype=float32)
         >>> distribution.divergence(values, values[:, ::-1])
         array([1.])
+        >>> EpsilonGreedy(2, epsilon=(0.4, 0.1, 0.0)).at([2, 0]).epsilon
+        (0.0, 0.4)
     """
 
     noise: ClassVar[str] = "uniform"
@@ -124,25 +130,39 @@ class EpsilonGreedy(DistributionBase):
     action: ClassVar[Leaf] = Leaf((), np.dtype(np.int64))
 
     n: int
-    epsilon: float
+    epsilon: float | Sequence[float]
     start: int = 0
     dtype: Any = "int64"
 
     def __post_init__(self) -> None:
-        try:
-            epsilon = float(self.epsilon)
-        except (TypeError, ValueError):
-            epsilon = -1.0
-        if not 0 <= epsilon <= 1:
-            raise ConfigError(f"epsilon={self.epsilon!r} must lie in [0, 1]; 0 is greedy, 1 is random.")
         dtype = dtype_of(self.dtype, "iu", "an integer type, such as int64")
         start = whole_number("start", self.start, least=None)
-        self._set(n=whole_number("n", self.n), epsilon=epsilon, start=start, dtype=dtype)
+        self._set(n=whole_number("n", self.n), epsilon=_epsilon_of(self.epsilon), start=start, dtype=dtype)
 
     @property
     def size(self) -> int:
         """The number of Q-values."""
         return self.n
+
+    @property
+    def slots(self) -> int | None:
+        """How many slots have an epsilon of their own; None if there is one for all."""
+        return len(self.epsilon) if isinstance(self.epsilon, tuple) else None
+
+    def at(self, slots: Sequence[int] | Array) -> EpsilonGreedy:
+        """The distribution of rows that belong to these slots, in this order.
+
+        Raises:
+            ConfigError: there is no such slot.
+        """
+        if not isinstance(self.epsilon, tuple):
+            return self
+        if len(slots) == 0 or not 0 <= min(slots) <= max(slots) < len(self.epsilon):
+            raise ConfigError(
+                f"slots={list(slots)!r} must be at least one of 0 to {len(self.epsilon) - 1}: there are "
+                f"{len(self.epsilon)} epsilons, one for each slot."
+            )
+        return replace(self, epsilon=tuple(self.epsilon[slot] for slot in slots))
 
     def sample(self, params: Array, noise: Array) -> Array:
         """Choices [n] counted from 0, from Q-values [n, P] and uniform noise [n, 1]."""
@@ -184,11 +204,40 @@ class EpsilonGreedy(DistributionBase):
     def _probabilities(self, params: Array) -> Array:
         allowed = ~(params <= MASKED)
         counts = allowed.sum(-1, keepdims=True)
+        epsilon = self._epsilons
+        if self.slots is not None and (params.ndim < 2 or params.shape[-2] != self.slots):
+            raise ConfigError(
+                f"params have shape {params.shape}, but there are {self.slots} epsilons, one for each slot. "
+                f"Make the axis before the last {self.slots} long, or take `at(slots)` of the slots that these are."
+            )
         # With nothing allowed everything is: the row must choose something.
-        probabilities = np.where(counts == 0, self.epsilon / self.n, self.epsilon / np.maximum(counts, 1) * allowed)
+        probabilities = np.where(counts == 0, epsilon / self.n, epsilon / np.maximum(counts, 1) * allowed)
         best = params.argmax(-1)[..., None]
         greedy: Array = np.arange(self.n) == best
-        return probabilities + (1 - self.epsilon) * greedy
+        mixed: Array = probabilities + (1 - epsilon) * greedy
+        return mixed
+
+    @cached_property
+    def _epsilons(self) -> Array:
+        """[slots, 1], or a single number."""
+        epsilons: Array = np.array(self.epsilon, np.float64)
+        return epsilons.reshape(-1, 1) if self.slots else epsilons
+
+
+def _epsilon_of(epsilon: Any) -> float | tuple[float, ...]:
+    """One number, or a tuple of them; ConfigError if one of them is no share."""
+    several = isinstance(epsilon, (tuple, list, np.ndarray)) and np.ndim(epsilon) > 0
+    try:
+        numbers = tuple(float(number) for number in (epsilon if several else (epsilon,)))
+    except (TypeError, ValueError):
+        numbers = (-1.0,)
+    if not numbers:
+        raise ConfigError(f"epsilon={epsilon!r} is empty. Give one number for all slots, or one for each.")
+    wrong = [place for place, number in enumerate(numbers) if not 0 <= number <= 1]
+    if wrong:
+        where = f" (slot {wrong[0]})" if several else ""
+        raise ConfigError(f"epsilon={epsilon!r}{where} must lie in [0, 1]; 0 is greedy, 1 is random.")
+    return numbers if several else numbers[0]
 
 
 def _limited(params: Array) -> Array:

@@ -30,7 +30,10 @@ _GOLDEN = 0.6180339887498949
 
 
 class Distribution(Protocol):
-    """What of an action distribution is needed here."""
+    """What of an action distribution is needed here.
+
+    One that tells slots apart has `at(slots)` too: the distribution of rows that belong to these.
+    """
 
     def log_prob(self, params: Array, actions: Array) -> Array:
         """[n] log-probabilities of the actions."""
@@ -114,6 +117,7 @@ class Estimator:
         logp: Array,
         *,
         version: Version | None = None,
+        slots: Array | None = None,
     ) -> bool:
         """Replace the worker's sample by some of these rows, spread evenly over them. They are copied.
 
@@ -128,18 +132,20 @@ class Estimator:
             actions: [n, ...] what it did.
             logp: [n] the log-probabilities of that.
             version: the version that it acted with, if it is known.
+            slots: [n] whose rows they are; needed if the distribution tells slots apart.
 
         Returns:
             Whether the sample was replaced.
         """
         held = self._version[worker]
+        slots = np.zeros(len(params), np.intp) if slots is None else slots
         late = version is not None and held is not None and version < held
         if late or len(params) == 0:
             return False
         chosen = _spread(len(params), self.rows_each)
         if self._kept is None:
-            self._kept = _Kept.like(len(self._count), self.rows_each, leaves, state, params, actions, logp)
-        self._kept.store(worker, chosen, [*leaves, *state, params, actions, logp])
+            self._kept = _Kept.like(len(self._count), self.rows_each, leaves, state, params, actions, logp, slots)
+        self._kept.store(worker, chosen, [*leaves, *state, params, actions, logp, slots])
         self._count[worker] = len(chosen)
         self._version[worker] = version if version is not None else held
         self._fresh = True
@@ -167,7 +173,7 @@ class Estimator:
         divergence, ess = np.zeros(len(count)), np.full(len(count), np.nan)
         if self._kept is None or not len(rows):
             return Measurement(divergence, ess, count)
-        kept, dist = self._kept, self._distribution
+        kept, dist = self._kept, self._of(rows)
         new = runtime_params(kept.leaves(rows), kept.state(rows))
         log_ratio = np.asarray(dist.log_prob(new, kept.actions(rows)), np.float64) - kept.logp(rows)
         values = _k3(log_ratio) if self._by_logp else dist.divergence(kept.params(rows), new)
@@ -194,9 +200,17 @@ class Estimator:
         if self._kept is not None and len(rows):
             kept = self._kept
             params = runtime_params(kept.leaves(rows), kept.state(rows))
-            kept.rebase(rows, params, self._distribution.log_prob(params, kept.actions(rows)))
+            kept.rebase(rows, params, self._of(rows).log_prob(params, kept.actions(rows)))
         for worker in chosen:
             self._version[worker] = version if version is not None else self._version[worker]
+
+    def _of(self, rows: npt.NDArray[np.intp]) -> Distribution:
+        """The distribution of these rows of the kept arrays."""
+        at = getattr(self._distribution, "at", None)
+        if at is None or self._kept is None:
+            return self._distribution
+        found: Distribution = at(self._kept.slots(rows))
+        return found
 
     def _rows(self, workers: Iterable[int]) -> npt.NDArray[np.intp]:
         """Where the samples of these workers lie in the kept arrays."""
@@ -232,19 +246,22 @@ class _Kept:
         return [column[rows] for column in self._columns[: self._num_leaves]]
 
     def state(self, rows: npt.NDArray[np.intp]) -> tuple[Array, ...]:
-        return tuple(column[rows] for column in self._columns[self._num_leaves : -3])
+        return tuple(column[rows] for column in self._columns[self._num_leaves : -4])
 
     def params(self, rows: npt.NDArray[np.intp]) -> Array:
-        return self._columns[-3][rows]
+        return self._columns[-4][rows]
 
     def actions(self, rows: npt.NDArray[np.intp]) -> Array:
-        return self._columns[-2][rows]
+        return self._columns[-3][rows]
 
     def logp(self, rows: npt.NDArray[np.intp]) -> Array:
+        return self._columns[-2][rows]
+
+    def slots(self, rows: npt.NDArray[np.intp]) -> Array:
         return self._columns[-1][rows]
 
     def rebase(self, rows: npt.NDArray[np.intp], params: Array, logp: Array) -> None:
-        self._columns[-3][rows], self._columns[-1][rows] = params, logp
+        self._columns[-4][rows], self._columns[-2][rows] = params, logp
 
 
 @functools.lru_cache(maxsize=64)

@@ -34,6 +34,7 @@ class FragmentSpec:
         params: P, the number of parameters of the distribution.
         has_value: whether the policy has a value.
         first_slot: the slot of the first column: 0 for the head, another for a node on another host.
+        every_state: whether the state before every step is kept, or only that before the first.
     """
 
     buffers: int
@@ -46,6 +47,7 @@ class FragmentSpec:
     params: int
     has_value: bool
     first_slot: int = 0
+    every_state: bool = False
 
     def layout(self) -> list[Field]:
         """The fields, in order."""
@@ -67,6 +69,8 @@ class FragmentSpec:
             Field("episode_length", (k, t, n), "<i8"),
         ]
         fields += [Field(f"final{i}", (k, t, n, *leaf.shape), leaf.dtype.str) for i, leaf in _each(self.observation)]
+        if self.every_state:
+            fields += [Field(f"states{i}", (k, t, n, *leaf.shape), leaf.dtype.str) for i, leaf in _each(self.state)]
         if self.has_value:
             fields.append(Field("value", (k, t, n), "<f4"))
         return fields
@@ -76,7 +80,8 @@ class Columns(NamedTuple):
     """Some slots of one buffer: views, [T, n, ...] (observations and `first` [T + 1, n, ...], states [n, ...]).
 
     `final`, `episode_return` and `episode_length` mean something where an episode ended, and nothing elsewhere. A
-    length of 0 stands for an episode that was not seen from its beginning.
+    length of 0 stands for an episode that was not seen from its beginning. `states` are those before every step, if
+    they are kept.
     """
 
     obs: list[Array]
@@ -93,6 +98,7 @@ class Columns(NamedTuple):
     params: Array
     version: Array
     value: Array | None
+    states: list[Array] | None = None
 
 
 class Fragments:
@@ -138,6 +144,7 @@ class Fragments:
             params=part("params"),
             version=part("version"),
             value=part("value") if spec.has_value else None,
+            states=[part(f"states{i}") for i, _ in _each(spec.state)] if spec.every_state else None,
         )
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from clusterenv import spaces
 from clusterenv.envs import EPISODE_CONTINUES
 from clusterenv.errors import PolicyError
+from clusterenv.policy.base import at_slots
 from clusterenv.policy.streams import Streams
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Actor:
         self, block: EnvBlock, arena: Arena, worker: int, attachment: Attachment, weights: WeightBuffer
     ) -> None:
         self._block, self._worker, self._weights = block, worker, weights
-        self._distribution, self._spec = attachment.distribution, attachment.weights
+        self._distribution, self._spec = at_slots(attachment.distribution, block.slots), attachment.weights
         self._deterministic, self._name = attachment.deterministic, attachment.name
         slots, count = block.slots, len(block.slots)
         mine = arena.spec.rows(slots)
@@ -176,6 +177,9 @@ class Actor:
             began = clock()
             if switch and self._weights.count != self._taken:
                 self._take_weights()
+            if columns.states is not None:
+                for kept, part in zip(columns.states, self._state, strict=True):
+                    kept[t] = part
             output = runtime([array[t] for array in columns.obs], self._state)
             if self._deterministic:
                 actions = distribution.mode(output.params)

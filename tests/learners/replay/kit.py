@@ -18,9 +18,9 @@ ACTION = Leaf((), np.dtype(np.int64))
 class World:
     """Slots whose observations are all different numbers, so that none can be taken for another."""
 
-    def __init__(self, slots: int, seed: int = 0, *, ends: float = 0.2, states: bool = False) -> None:
+    def __init__(self, slots: int, seed: int = 0, *, ends: float = 0.2) -> None:
         self.random = np.random.default_rng(seed)
-        self.ends, self.seen, self.states = ends, 0, states
+        self.ends, self.seen = ends, 0
         self.now = [self._see() for _ in range(slots)]
         self.first = [bool(self.random.random() < 0.8) for _ in range(slots)]  # some were begun by somebody else
 
@@ -34,9 +34,11 @@ class World:
         finals = [(t, n, obs) for n, fragment in enumerate(fragments) for t, obs in fragment["final"]]
         rows = {"reward": np.float64, "terminated": bool, "truncated": bool}
         columns = {name: stacked(name, dtype) for name, dtype in rows.items()}
+        obs, first = stacked("obs", np.float64), stacked("first", bool)
         return batch_of(
-            obs=stacked("obs", np.float64),
-            first=stacked("first", bool),
+            obs=obs,
+            first=first,
+            states=(state_before(obs, first)[:-1],),
             action=stacked("action", np.int64),
             final_obs=np.array([obs for _, _, obs in finals], np.float64),
             final_at=(np.array([t for t, _, _ in finals], np.int64), np.array([n for _, n, _ in finals], np.int64)),
@@ -68,6 +70,11 @@ class World:
             told["first"].append(ended)
         self.now[slot], self.first[slot] = told["obs"][-1], told["first"][-1]
         return told
+
+
+def state_before(obs: Any, first: Any) -> Any:
+    """The recurrent state of a made-up policy, two numbers: nothing at the start of an episode."""
+    return np.stack([10 * obs, -obs], axis=-1) * ~np.asarray(first)[..., None]
 
 
 def batch_of(**fields: Any) -> Batch:
@@ -123,7 +130,8 @@ class SlowLanes:
         finals = {(int(t), int(n)): i for i, (t, n) in enumerate(zip(*batch.final_at, strict=True))}
         for n, slot in enumerate(batch.slot.tolist()):
             lane = self.lanes[slot]
-            if lane and not lane[-1].ended and (batch.first[0, n] or batch.worker_lost[n]):
+            anew = batch.first[0, n] or batch.worker_lost[n] or bool(lane and lane[-1].after != batch.obs[0, n])
+            if lane and not lane[-1].ended and anew:
                 lane[-1].truncated = True
             for t in range(batch.T):
                 final = finals.get((t, n))

@@ -25,9 +25,13 @@ class LearnerConfig:
     Attributes:
         aps_threshold: how far workers may drift under APS if nothing else is said. It depends on what the learner does
             with data of an older policy.
+        aps_stall_after: under APS, the batches after which weights move because the policy drifts no further. That
+            matters to learners that old data holds back, by a trust region around the policy that acted; None is for
+            the others.
     """
 
     aps_threshold: ClassVar[float] = 0.01
+    aps_stall_after: ClassVar[int | None] = 4
 
     env_id: str = "CartPole-v1"
     """the environment"""

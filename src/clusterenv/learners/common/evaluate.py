@@ -131,7 +131,7 @@ def play(envs: ClusterEnv, policy: Any, *, episodes: int, seed: int, greedy: boo
 
 
 def acting_network(learner: Learner[Any], tensors: Mapping[str, Tensor], envs: ClusterEnv) -> Any:
-    """The network of a checkpoint that acts; of learners with a target network it may be that one.
+    """The network of a checkpoint that acts; of learners with a target network it may be that one. It explores no more.
 
     Raises:
         ConfigError: it is not one for these environments.
@@ -144,7 +144,7 @@ def acting_network(learner: Learner[Any], tensors: Mapping[str, Tensor], envs: C
             f"the network of the run does not fit observations {envs.single_observation_space} and actions "
             f"{envs.single_action_space}: {error}. Evaluate with the arguments of the environment that it learned with."
         ) from error
-    return updater.acting
+    return updater.judged
 
 
 def arguments_for_evaluation(env_id: str) -> dict[str, Any]:

@@ -150,12 +150,17 @@ class Learner(abc.ABC, Generic[Config]):
                 self._restore(self.resume)
             envs.attach(
                 self.updater.acting,
-                sync=config.sync.make(threshold=config.aps_threshold, by_clock=config.mode == "stream"),
+                sync=config.sync.make(
+                    threshold=config.aps_threshold,
+                    by_clock=config.mode == "stream",
+                    stall_after=config.aps_stall_after,
+                ),
                 encoding=config.encoding,
                 seed=config.seed,
                 runtime=config.runtime,
                 measure=config.measure_drift,
                 epoch=self._epoch,
+                every_state=self.updater.every_state,
             )
             yield envs
 

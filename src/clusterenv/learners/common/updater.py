@@ -32,9 +32,11 @@ class Updater(abc.ABC, Generic[Config, Net]):
     Attributes:
         takes_tensors: whether batches are to come as tensors on the learner's device, or as the arrays they are. What
             goes into a memory first should not go to a device.
+        every_state: whether the workers are to record the recurrent state before every step, as `Batch.states`.
     """
 
     takes_tensors: ClassVar[bool] = True
+    every_state: bool = False
 
     def __init__(self, config: Config, network: Net, optimizer: torch.optim.Optimizer) -> None:
         self.config, self.network, self.optimizer = config, network, optimizer
@@ -43,6 +45,11 @@ class Updater(abc.ABC, Generic[Config, Net]):
     def acting(self) -> nn.Module:
         """The policy that the workers shall act with."""
         return self.network
+
+    @property
+    def judged(self) -> nn.Module:
+        """The policy that an evaluation plays: the same, less what it does only to explore."""
+        return self.acting
 
     @property
     def needs_batch(self) -> bool:

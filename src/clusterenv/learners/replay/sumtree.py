@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,14 +11,11 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-# Children of a node. Many, because a level costs a handful of NumPy calls, whatever its width.
-_WIDTH = 16
-
 
 class SumTree:
     """`leaves` numbers, none below 0, all 0 at first.
 
-    A node is always summed anew from its children, so rounding does not add up over the updates.
+    A node is always summed anew from its two children, so rounding does not add up over the updates.
 
     Args:
         leaves: how many.
@@ -32,45 +28,49 @@ class SumTree:
     """
 
     def __init__(self, leaves: int) -> None:
-        self._levels: list[Array] = []  # leaves first
-        nodes = leaves
-        while not self._levels or nodes > 1:
-            self._levels.append(np.zeros((-(-nodes // _WIDTH), _WIDTH)))
-            nodes = len(self._levels[-1])
-        self._flat = self._levels[0].reshape(-1)
+        self._depth = max(0, leaves - 1).bit_length()
+        self._leaves = 1 << self._depth
+        self._nodes = np.zeros(2 * self._leaves)  # the children of i are 2 i and 2 i + 1; the root is 1
 
     @property
     def total(self) -> float:
         """The sum of all."""
-        return float(self._levels[-1].cumsum()[-1])
+        return float(self._nodes[1])
 
     @property
     def nbytes(self) -> int:
-        """The memory of its arrays."""
-        return sum(level.nbytes for level in self._levels)
+        """The memory of its array."""
+        return self._nodes.nbytes
 
     def __getitem__(self, leaves: Array) -> Array:
         """The numbers of these leaves."""
-        values: Array = self._flat[leaves]
+        values: Array = self._nodes[leaves + self._leaves]
         return values
+
+    @property
+    def leaves(self) -> Array:
+        """The numbers of all leaves, and as many zeros as make their count a power of two."""
+        return self._nodes[self._leaves :]
 
     def set(self, leaves: Array, values: Array | float) -> None:
         """Change these leaves; of a leaf that comes twice the last value stays."""
-        self._flat[leaves] = values
-        for lower, upper in itertools.pairwise(self._levels):
-            leaves = leaves // _WIDTH
-            upper.reshape(-1)[leaves] = lower[leaves].sum(axis=1)
+        nodes, at = self._nodes, leaves + self._leaves
+        nodes[at] = values
+        for _ in range(self._depth):
+            at = at >> 1
+            nodes[at] = nodes[2 * at] + nodes[2 * at + 1]
 
     def find(self, points: Array) -> Array:
         """For each point in [0, total) the first leaf up to which, itself included, the sum is more than the point.
 
         Never a leaf that is 0, whatever rounding did to the point, unless all are.
         """
-        nodes, rows = np.zeros(len(points), np.int64), np.arange(len(points))
-        for level in reversed(self._levels):
-            sums = level[nodes].cumsum(axis=1)  # [points, _WIDTH]
-            # The second number is the last child that is not 0: a point beyond the sum belongs there.
-            child = np.minimum((sums <= points[:, None]).sum(axis=1), (sums < sums[:, -1:]).sum(axis=1))
-            points = points - np.where(child > 0, sums[rows, child - 1], 0.0)
-            nodes = nodes * _WIDTH + child
-        return nodes
+        nodes, at = self._nodes, np.ones(len(points), np.int64)
+        for _ in range(self._depth):
+            at = 2 * at
+            left = nodes[at]
+            # A point that rounding has put beyond the sum belongs to the last leaf that is not 0.
+            right = (points >= left) & (nodes[at + 1] > 0)
+            points = np.where(right, points - left, points)
+            at += right
+        return at - self._leaves

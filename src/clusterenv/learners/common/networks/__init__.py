@@ -10,6 +10,7 @@ from clusterenv.learners.common.networks.base import Network, Unrolled
 from clusterenv.learners.common.networks.encoding import Encoder, Normalizer
 from clusterenv.learners.common.networks.layers import mlp
 from clusterenv.learners.common.networks.make import Body, make_network
+from clusterenv.learners.common.networks.q_network import QNetwork, UnrolledQ, make_q_network
 from clusterenv.learners.common.networks.shared import SharedActorCritic
 
 __all__ = [
@@ -18,8 +19,11 @@ __all__ = [
     "Encoder",
     "Network",
     "Normalizer",
+    "QNetwork",
     "SharedActorCritic",
     "Unrolled",
+    "UnrolledQ",
     "make_network",
+    "make_q_network",
     "mlp",
 ]

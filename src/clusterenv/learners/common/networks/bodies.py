@@ -1,4 +1,4 @@
-"""From an observation to features: through layers of tanh, or an image through convolutions."""
+"""From an observation to features: through dense layers, or an image through convolutions."""
 
 from __future__ import annotations
 
@@ -15,30 +15,35 @@ from clusterenv.learners.common.networks.layers import relu_layers, tanh_layers
 from clusterenv.spaces import array_spaces, leaves_of, take_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gymnasium import Space
+
+    Layers = Callable[[int, Sequence[int]], list[nn.Module]]
 
 Convolutions = Literal["shallow", "deep", "nature"]
 
 
 class VectorBody(nn.Module):
-    """All of the observation as one row of numbers, then layers with tanh.
+    """All of the observation as one row of numbers, then dense layers.
 
     Args:
         space: of one observation.
         hidden: sizes of the layers.
         normalize: whether the row is normalised by its running mean and variance.
+        layers: makes the layers: with tanh, or others.
 
     Attributes:
         size: how many features come out.
     """
 
-    def __init__(self, space: Space[Any], hidden: Sequence[int], *, normalize: bool) -> None:
+    def __init__(
+        self, space: Space[Any], hidden: Sequence[int], *, normalize: bool, layers: Layers = tanh_layers
+    ) -> None:
         super().__init__()
         self.encoder = Encoder(space)
         self.normalizer = Normalizer(self.encoder.size) if normalize else None
-        self.layers = nn.Sequential(*tanh_layers(self.encoder.size, hidden))
+        self.layers = nn.Sequential(*layers(self.encoder.size, hidden))
         self.size = [self.encoder.size, *hidden][-1]
 
     def forward(self, obs: Any) -> Tensor:

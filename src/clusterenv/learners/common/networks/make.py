@@ -52,11 +52,7 @@ def make_network(
         >>> make_network(Box(-1, 1, (4,)), Discrete(2), lstm=32).state
         (Leaf(shape=(32,), dtype=dtype('float32')), Leaf(shape=(32,), dtype=dtype('float32')))
     """
-    if body not in get_args(Body):
-        raise ConfigError(unknown("body", str(body), get_args(Body)))
-    hidden = _HIDDEN[body] if hidden is None else tuple(hidden)
-    if any(size < 1 for size in hidden) or lstm < 0:
-        raise ConfigError(f"hidden={hidden} and lstm={lstm}: sizes of layers must be positive (lstm=0 means none).")
+    hidden = layers_of(body, hidden, lstm)
     apart = body == "mlp" and lstm == 0
     if shared is False and not apart:
         what = f"lstm={lstm}" if body == "mlp" else f"body={body!r}"
@@ -66,3 +62,21 @@ def make_network(
     if body == "mlp":
         return SharedActorCritic(VectorBody(observation_space, hidden, normalize=normalize), action_space, lstm=lstm)
     return SharedActorCritic(ImageBody(observation_space, body, hidden, normalize=normalize), action_space, lstm=lstm)
+
+
+def layers_of(body: str, hidden: Sequence[int] | None, lstm: int = 0) -> tuple[int, ...]:
+    """The sizes of the fully connected layers of a body: those that are asked for, or those that are usual.
+
+    Raises:
+        ConfigError: there is no such body, or a size is no size.
+
+    Example:
+        >>> layers_of("nature", None)
+        (512,)
+    """
+    if body not in get_args(Body):
+        raise ConfigError(unknown("body", str(body), get_args(Body)))
+    sizes = _HIDDEN[body] if hidden is None else tuple(hidden)
+    if any(size < 1 for size in sizes) or lstm < 0:
+        raise ConfigError(f"hidden={sizes} and lstm={lstm}: sizes of layers must be positive (lstm=0 means none).")
+    return sizes

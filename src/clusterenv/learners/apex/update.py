@@ -1,0 +1,130 @@
+"""One update of Ape-X DQN: one gradient step on a sample of the memory. It knows no environments."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from clusterenv.learners.apex.config import ApeXConfig
+from clusterenv.learners.apex.loss import bootstrap, td_error, td_loss
+from clusterenv.learners.common import trees
+from clusterenv.learners.common.networks import QNetwork, make_q_network
+from clusterenv.learners.common.rewards import transform
+from clusterenv.learners.common.updater import seeded
+from clusterenv.learners.replay.transitions import TransitionReplay
+from clusterenv.learners.replay.updater import Learned, ReplayUpdater
+from clusterenv.metrics import keys
+from clusterenv.policy.categorical import values_at
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from gymnasium import Space
+    from torch import Tensor
+
+    from clusterenv.env.batch import Batch
+    from clusterenv.learners.replay.updater import Drawn
+
+    Array = npt.NDArray[Any]
+
+
+class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
+    """The network, its target, the memory, and what one sample does to them."""
+
+    memory: TransitionReplay
+
+    def __init__(self, config: ApeXConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        network = _network(config, observation_space, action_space)
+        memory = TransitionReplay(
+            observation_space,
+            network.distribution.action,
+            slots=config.num_envs,
+            capacity=config.capacity,
+            n_step=config.n_step,
+            gamma=config.gamma,
+            prioritized=config.prioritized,
+            alpha=config.priority_exponent,
+            beta=config.importance_exponent,
+            seed=config.seed,
+        )
+        super().__init__(config, network, _optimizer(config, network), memory)
+
+    @property
+    def judged(self) -> QNetwork:
+        """The network without exploration, which is there to learn from and no part of how good it is."""
+        return self.network.greedy()
+
+    def insert(self, batch: Batch) -> int:
+        """Put a batch into the memory, with first priorities by the Q-values that the workers acted on."""
+        self._learn_scale(batch)
+        reward = transform(torch.from_numpy(batch.reward), self.config.reward).numpy() * self.config.reward_scale
+        batch = dataclasses.replace(batch, reward=reward)
+        if not self.config.prioritized:
+            return self.memory.add(batch)
+        taken, best = values_at(batch.params, batch.action), batch.params.max(-1)
+        return self.memory.add(batch, taken, best, self._final_best(batch))
+
+    @torch.no_grad()
+    def _final_best(self, batch: Batch) -> Array:
+        """[K]: no worker acted on the last observation of an episode, so the learner's network says it."""
+        if not len(batch.final_at[0]):
+            return np.zeros(0, np.float32)
+        obs = trees.each(self._tensor, batch.final_obs)
+        best: Array = self.network(obs)[0].max(-1).values.cpu().numpy()
+        return best
+
+    def _learn_scale(self, batch: Batch) -> None:
+        if self.config.normalize_observations:
+            self.network.learn_scale(trees.rows(trees.each(lambda array: self._tensor(array[:-1]), batch.obs)))
+
+    def _tensor(self, array: Any) -> Tensor:
+        return torch.as_tensor(array, device=self.config.device)
+
+    def learn(self, sample: Drawn, left: float) -> Learned:
+        """One gradient step; the priorities are the sizes of the errors before it."""
+        config, network = self.config, self.network
+        self.anneal(left)
+        obs, action, reward, discount, next_obs = sample.data
+        with torch.no_grad():
+            following = bootstrap(self.target(next_obs)[0], network(next_obs)[0] if config.double else None)
+        q = network(obs)[0]
+        error = td_error(q, action, reward, discount, following)
+        weights: Any = sample.weights
+        loss = td_loss(error, weights)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
+        self.optimizer.step()
+        size = error.detach().abs()
+        metrics = {
+            keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
+            keys.TD_LOSS.name: loss.item(),
+            keys.TD_ERROR.name: size.mean().item(),
+            keys.Q_MEAN.name: q.detach().gather(-1, action.unsqueeze(-1)).mean().item(),
+            keys.GRAD_NORM.name: norm.item(),
+        }
+        return Learned(metrics, size.cpu().numpy() if config.prioritized else None)
+
+
+def _network(config: ApeXConfig, observation_space: Space[Any], action_space: Space[Any]) -> QNetwork:
+    """The network that the settings describe, with its first weights, on the learner's device."""
+    return seeded(
+        lambda: make_q_network(
+            observation_space,
+            action_space,
+            epsilon=config.epsilons(),
+            body=config.body,
+            hidden=config.hidden,
+            dueling=config.dueling,
+            normalize=config.normalize_observations,
+        ),
+        config.seed,
+    ).to(config.device)
+
+
+def _optimizer(config: ApeXConfig, network: QNetwork) -> torch.optim.Optimizer:
+    if config.optimizer == "adam":
+        return torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+    return torch.optim.RMSprop(network.parameters(), config.learning_rate, alpha=0.95, eps=1.5e-7, centered=True)

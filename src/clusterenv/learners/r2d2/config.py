@@ -1,0 +1,124 @@
+"""The settings of R2D2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from clusterenv.errors import ConfigError
+from clusterenv.learners.common.config import check
+from clusterenv.learners.common.exploration import epsilon_ladder, greediest
+from clusterenv.learners.replay.config import ReplayConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, kw_only=True)
+class R2D2Config(ReplayConfig):
+    """Train an agent with R2D2: Q-learning from sequences, with a memory whose state is stored beside them.
+
+    Items of the memory are sequences: `learning_starts`, `sample_size` and `samples_per_insert` count those, and
+    `capacity` counts steps. What makes R2D2 can be left out: `stored_state=False` starts every sequence from zero,
+    `burn_in=0` trusts the stored state as it is, `lstm=0` has no memory at all.
+
+    Example:
+        >>> R2D2Config(length=20, overlap=10, num_envs=8, rollout_steps=10, mode="lock step").sequences_per_batch
+        8
+    """
+
+    aps_threshold: ClassVar[float] = 0.05
+
+    num_envs: int = 8
+    """number of environments (slots); each explores in its own measure"""
+    learning_rate: float = 1e-3
+    """of Adam"""
+    gamma: float = 0.997
+    """discount"""
+    n_step: int = 5
+    """rewards that are counted before the value of what follows"""
+    learning_starts: int = 100
+    """sequences in the memory before the first update"""
+    sample_size: int = 32
+    """sequences in one sample, which is one update"""
+    priority_exponent: float = 0.9
+    """how much more often what surprised is sampled: 0 is evenly"""
+    importance_exponent: float = 0.6
+    """how much of the bias that this brings is corrected by weights, 1 for all of it"""
+
+    epsilon: float = 0.4
+    """share of random actions in the first slot"""
+    epsilon_power: float = 7.0
+    """slot i of N takes epsilon^(1 + power * i / (N - 1)), so that the last is the greediest; 0 makes all alike"""
+
+    length: int = 20
+    """steps of a sequence that are learned from"""
+    burn_in: int = 10
+    """steps before them that only bring the memory of the network up to date"""
+    overlap: int = 10
+    """steps that a sequence shares with the one before it"""
+    stored_state: bool = True
+    """start sequences from the memory that the policy had when it acted; False starts them from zero"""
+    eta: float = 0.9
+    """share of the largest error of a sequence in its priority; the rest is their mean"""
+    adam_epsilon: float = 1e-3
+    """of Adam: a small one makes large steps where gradients are small"""
+    rescaling: float = 1e-3
+    """slope at large returns of the squashed scale on which Q-values are learned"""
+
+    body: Literal["mlp", "shallow", "deep", "nature"] = "mlp"
+    """what looks at an observation: dense layers, or for images the small or the deep network of IMPALA, or DQN's"""
+    lstm: int = 64
+    """size of the LSTM behind it; 0 for none"""
+    dueling: bool = True
+    """tell the value of a state and the advantages of the choices apart"""
+    last_inputs: bool = False
+    """show the policy its last action and reward too, beside the observation"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("length", self.length, least=1)
+        for name in ("burn_in", "overlap", "lstm"):
+            check(name, getattr(self, name), least=0)
+        for name in ("epsilon", "eta"):
+            check(name, getattr(self, name), least=0, most=1)
+        check("epsilon_power", self.epsilon_power, least=0)
+        for name in ("rescaling", "adam_epsilon"):
+            check(name, getattr(self, name), above=0)
+        if self.overlap >= self.length:
+            raise ConfigError(
+                f"overlap={self.overlap} must be less than length={self.length}: each sequence must bring new steps."
+            )
+
+    @property
+    def sequences_per_batch(self) -> int:
+        """About how many sequences a batch completes, if episodes are long."""
+        return max(1, self.batch_size // (self.length - self.overlap))
+
+    @property
+    def slack(self) -> float:
+        """Samples that the learner may be behind before new steps wait: those of two batches, and one sample."""
+        return self.samples_per_insert * 2 * self.sequences_per_batch + self.sample_size
+
+    def epsilons(self) -> tuple[float, ...]:
+        """The share of random actions in each slot."""
+        return epsilon_ladder(self.num_envs, self.epsilon, self.epsilon_power)
+
+    def scored_slots(self) -> range:
+        """The slots whose returns tell how good the policy is: the greediest, if they differ."""
+        return greediest(self.num_envs) if self.epsilon_power else range(self.num_envs)
+
+    def wrappers(self) -> tuple[Callable[[Any], Any], ...]:
+        """What is put around each environment, on its worker."""
+        if not self.last_inputs:
+            return ()
+        from clusterenv.wrappers import LastActionReward  # it needs Gymnasium, which `--help` does not
+
+        return (LastActionReward,)
+
+    def _check_memory(self) -> None:
+        if (needed := self.learning_starts * (self.length - self.overlap)) > self.capacity:
+            raise ConfigError(
+                f"learning_starts={self.learning_starts} sequences take about {needed} steps, and capacity="
+                f"{self.capacity}: the first update would never come. Raise capacity or lower learning_starts."
+            )
