@@ -98,6 +98,13 @@ WORKER_WAIT = Metric(
     "cluster/worker_wait_fraction", "0-1", "Share of the workers' time spent neither in environments nor in the policy."
 )
 
+INFERENCE_BATCH = Metric("inference/batch_size", "rows", "Mean size of the inference batches of the interval.")
+INFERENCE_FULL = Metric("inference/full_fraction", "0-1", "Share of the interval's inference batches that were full.")
+INFERENCE_P50 = Metric(
+    "inference/latency_p50_ms", "ms", "From the environments' answers to the next actions, on the head: the median."
+)
+INFERENCE_P99 = Metric("inference/latency_p99_ms", "ms", "The same: one inference batch in a hundred takes longer.")
+
 METRICS: dict[str, Metric] = {value.name: value for value in list(globals().values()) if isinstance(value, Metric)}
 
 # Why syncs happened is a count per reason, and rules may add reasons: the names share a beginning. So with tasks.

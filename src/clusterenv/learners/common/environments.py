@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import textwrap
 import warnings
 from typing import TYPE_CHECKING
 
 from clusterenv.env.make import EnvFactory, make_vec
 from clusterenv.env.vector import ClusterEnv
+from clusterenv.envs import EPISODE_CONTINUES
 from clusterenv.errors import SpaceMismatch
 from clusterenv.learners.common.tasks import task_of
+from clusterenv.wrappers import KeepInfos
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +28,11 @@ _MAX_REASON = 300  # characters
 @contextlib.contextmanager
 def environments(config: LearnerConfig, cluster: str | Cluster) -> Iterator[ClusterEnv]:
     """The environments of the settings, on a cluster, closed at the end."""
-    with closing(make(config.all_tasks(), config.num_envs, cluster)) as envs:
+    tasks = config.all_tasks()
+    if config.inference == "head":
+        quiet = functools.partial(KeepInfos, keep=(EPISODE_CONTINUES,))
+        tasks = tuple(task._replace(wrappers=(*task.wrappers, quiet)) for task in tasks)
+    with closing(make(tasks, config.num_envs, cluster)) as envs:
         yield envs
 
 

@@ -161,6 +161,7 @@ class Tracker:
             keys.WORKERS_READY.name: stats.get("workers_ready", self.workers),
             keys.RESTARTS.name: stats.get("restarts", 0),
             **self._reasons(stats),
+            **_inference(stats.get("inference")),
         }
         if self.returns:
             values |= {keys.EPISODIC_RETURN.name: self.mean_return}
@@ -169,7 +170,8 @@ class Tracker:
         if passed > 0:
             values[keys.SPS.name] = (self.steps - self._steps_before) / passed
             values[keys.LEARNER_WAIT.name] = min(1.0, self._waited_s / passed)
-            values[keys.WORKER_WAIT.name] = max(0.0, 1.0 - self._worked_s(stats) / (passed * max(1, self.workers)))
+            if "env" in stats.get("time_s", {"env": 0.0}):  # workers tell it only if the policy acts there
+                values[keys.WORKER_WAIT.name] = max(0.0, 1.0 - self._worked_s(stats) / (passed * max(1, self.workers)))
         self._before, self._seconds_before, self._steps_before = dict(stats), seconds, self.steps
         self._waited_s = 0.0
         return {name: float(value) for name, value in values.items() if not math.isnan(value)}
@@ -213,6 +215,18 @@ class Tracker:
         """The time that all workers together spent in environments and policies since the last call."""
         now, before = stats.get("time_s", {}), self._before.get("time_s", {})
         return float(sum(now.get(part, 0.0) - before.get(part, 0.0) for part in ("env", "policy")))
+
+
+def _inference(told: Mapping[str, Any] | None) -> dict[str, float]:
+    """What is told of inference on the head, since the last time."""
+    if not told or not told["batches"]:
+        return {}
+    return {
+        keys.INFERENCE_BATCH.name: told["rows"] / told["batches"],
+        keys.INFERENCE_FULL.name: told["full"] / told["batches"],
+        keys.INFERENCE_P50.name: told["p50_s"] * 1000,
+        keys.INFERENCE_P99.name: told["p99_s"] * 1000,
+    }
 
 
 class Means:

@@ -18,7 +18,7 @@ class SACConfig(ReplayConfig):
         2.0
     """
 
-    # A memory is full of what older policies played, so that it hardly matters how old the acting one is. On Pendulum-v1
+    # A memory is full of what older policies played, so that it hardly matters how old the acting one is. On Pendulum
     # 0.1, 0.3 and 1.0 learn as fast as workers that fetch every version (docs/results/learners.md); of these, only with
     # 1.0 does the number of versions that a worker may lie behind come to decide, and not its drift.
     aps_threshold: ClassVar[float] = 1.0
