@@ -12,8 +12,8 @@ from clusterenv.learners.common.settings import from_table
 from clusterenv.learners.impact.config import IMPACTConfig
 from clusterenv.learners.impala.config import IMPALAConfig
 from clusterenv.learners.ppo.config import PPOConfig
-from clusterenv.learners.sac.config import SACConfig
 from clusterenv.learners.r2d2.config import R2D2Config
+from clusterenv.learners.sac.config import SACConfig
 from clusterenv.learners.vmpo.config import VMPOConfig
 
 if TYPE_CHECKING:
