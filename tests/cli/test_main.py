@@ -45,7 +45,7 @@ def test_an_unfinished_command_is_wrong_usage(arguments: list[str], capsys: pyte
         (
             ["trainx"],
             "ConfigError: unknown command 'trainx'. Did you mean 'train'? "
-            "Known: doctor, eval, join, node, plot, train.\n",
+            "Known: bench, doctor, eval, join, node, plot, train.\n",
         ),
         (
             ["train", "pop"],
