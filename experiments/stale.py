@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from clusterenv.env.vector import ClusterEnv
+    from clusterenv.learners.common.source import Source
 
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results" / "stale.json"
 COMMON: dict[str, Any] = {
@@ -79,13 +79,13 @@ def _stale(kind: Any, lag: int) -> Any:
     """The learner, whose workers get every version `lag` updates late."""
 
     class Stale(kind):  # type: ignore[misc]
-        def publish(self, envs: ClusterEnv) -> None:
+        def publish(self, source: Source) -> None:
             if not hasattr(self, "_late"):
                 self._late = copy.deepcopy(self.updater.acting)
                 self._versions: Any = collections.deque(maxlen=lag + 1)
             self._versions.append(copy.deepcopy(self.updater.acting.state_dict()))
             self._late.load_state_dict(self._versions[0])
-            envs.publish(self._late)
+            source.publish(self._late)
 
     return Stale
 

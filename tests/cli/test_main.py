@@ -45,11 +45,11 @@ def test_an_unfinished_command_is_wrong_usage(arguments: list[str], capsys: pyte
         (
             ["trainx"],
             "ConfigError: unknown command 'trainx'. Did you mean 'train'? "
-            "Known: doctor, eval, join, node, plot, train.\n",
+            "Known: bench, doctor, eval, join, node, plot, train.\n",
         ),
         (
             ["train", "pop"],
-            "ConfigError: unknown algorithm 'pop'. Did you mean 'ppo'? Known: impact, impala, ppo, vmpo.\n",
+            "ConfigError: unknown algorithm 'pop'. Did you mean 'ppo'? Known: apex, impact, impala, ppo, vmpo.\n",
         ),
     ],
 )

@@ -222,3 +222,25 @@ def test_a_policy_that_fails_is_named(slope: list[float], complaint: str) -> Non
     broken.slope = np.array(slope, np.float32)
     with pytest.raises(PolicyError, match=complaint):
         subject.measure(broken, policy)
+
+
+@pytest.mark.parametrize(("numbers", "rows"), [(2, 64), (4_000_000 // 20, 20), (10**9, 16)])
+def test_the_larger_the_observations_the_fewer_are_looked_at(numbers: int, rows: int) -> None:
+    policy, broken = Sick(2, CHOICES), Sick(2, CHOICES)
+    broken.slope = np.array([200.0, 200.0], np.float32)
+    subject = Subject(policy, numbers=numbers)
+    subject.drift.observe(0, columns(policy, 40, 4), 0)
+    with pytest.raises(PolicyError, match=f"on {rows} observations"):
+        subject.measure(broken, policy)
+
+
+def test_weights_that_were_just_measured_are_not_run_again() -> None:
+    policy, broken = Sick(2, CHOICES), Sick(2, CHOICES)
+    broken.slope = np.array([200.0, 200.0], np.float32)
+    subject, made = Subject(policy), columns(policy, 8, 4)
+    subject.drift.observe(0, made, 0)
+    subject.measure(policy, policy)
+    subject.drift.rebase(subject.version(broken, 1))  # the same version: it would raise if it ran
+    subject.drift.observe(0, columns(policy, 8, 4, version=1), 0)
+    with pytest.raises(PolicyError, match="sick"):
+        subject.drift.rebase(subject.version(broken, 1))

@@ -488,3 +488,40 @@ def test_the_infos_of_a_vectorised_block_may_come_in_parts(cluster: str) -> None
             assert infos["_action"].all()
             got |= dict(zip(infos["env_id"].tolist(), infos["action"].tolist(), strict=True))
         assert got == {0: 0, 1: 1, 2: 2, 3: 1}
+
+
+# A batch that is waited for.
+
+
+def test_lingering_waits_for_the_others(make_local: Make) -> None:
+    envs = make_local([lambda: SleepyEnv(0, 0.0), lambda: SleepyEnv(1, 0.2)])
+    envs.reset()
+    envs.send([0, 0])
+    assert envs.recv(max_slots=2, linger=LIMIT_S)[4]["env_id"].tolist() == [0, 1]
+
+
+def test_lingering_ends_when_all_in_flight_are_there(make: Make) -> None:
+    envs = make(counting(4))
+    envs.reset()
+    envs.send([0, 0], [1, 2])
+    assert envs.recv(max_slots=4, linger=10 * LIMIT_S)[4]["env_id"].tolist() == [1, 2]
+
+
+def test_lingering_ends_at_its_limit(make_local: Make, gate: pathlib.Path) -> None:
+    """Whoever is late comes with the next recv."""
+    envs = make_local(gated(2, gate, slots=(1,)))
+    envs.reset()
+    envs.send([0, 0])
+    assert envs.recv(linger=0.05)[4]["env_id"].tolist() == [0]
+    gate.touch()
+    assert envs.recv()[4]["env_id"].tolist() == [1]
+
+
+@pytest.mark.parametrize("linger", [-1.0, "a", float("nan")])
+def test_no_time_to_linger(make_here: Make, linger: Any) -> None:
+    envs = make_here(counting(2))
+    envs.reset()
+    envs.send([0, 0])
+    with pytest.raises(ConfigError, match="linger="):
+        envs.recv(linger=linger)
+    assert len(envs.recv(min_slots=2, linger=0)[0]) == 2

@@ -16,6 +16,11 @@ SPACES = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 
 def made_up(**changes: Any) -> Batch:
     """T steps of N slots as tensors; two actions, of equal probability to the policy that acted."""
+    return made_up_arrays(**changes).to(torch)
+
+
+def made_up_arrays(**changes: Any) -> Batch:
+    """The same as arrays."""
     source = np.random.default_rng(0)
     nothing = np.zeros((T, N), bool)
     fields: dict[str, Any] = {
@@ -39,4 +44,4 @@ def made_up(**changes: Any) -> Batch:
         "worker_lost": np.zeros(N, bool),
         "episodes": Episodes(np.zeros(0), np.zeros(0), np.zeros(0)),
     }
-    return Batch(**{**fields, **changes}).to(torch)
+    return Batch(**{**fields, **changes})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+from tests.zoo import wait_until
 
 
 class Lever(gymnasium.Env[Any, Any]):
@@ -45,6 +48,24 @@ class Lever(gymnasium.Env[Any, Any]):
     def _look(self) -> Any:
         self.light = int(self.np_random.integers(2))
         return np.eye(2, dtype=np.float32)[self.light]
+
+
+class Gated(Lever):
+    """The one with the seed 3 waits in its third step until there is a file."""
+
+    def __init__(self, gate: str) -> None:
+        super().__init__()
+        self.gate, self.steps, self.waits = pathlib.Path(gate), 0, False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.waits = self.waits if seed is None else seed == 3
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.waits and self.steps == 3:
+            wait_until(self.gate.exists, 60)
+        return super().step(action)
 
 
 class Screen(gymnasium.Env[Any, Any]):

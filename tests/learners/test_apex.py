@@ -100,13 +100,11 @@ def test_it_learns_from_a_stream_and_from_images() -> None:
 
 def test_the_returns_that_count_are_those_of_the_greediest_slots() -> None:
     explorers, alike = config(num_envs=8), config(num_envs=8, epsilon_power=0.0)
-    assert explorers.scored_slots() == range(6, 8)
+    assert explorers.scored_slots() == range(5, 8)
     assert alike.scored_slots() == range(8)
-    # Six of eight slots never do what they think best: the mean over all would be near 2.
-    learner, _ = run(config(epsilon=1.0, epsilon_power=0.0, num_envs=4))
-    assert learner.summary().final_return < 2.8
-    greedy, _ = run(config(num_envs=8))
-    assert greedy.summary().final_return > 3.4
+    # The first of two slots does little but explore, the second never does: the mean over both would be near 3.1.
+    learner, _ = run(config(epsilon=0.9, epsilon_power=100.0, num_envs=2, total_steps=80 * 16))
+    assert learner.summary().final_return > 3.4
 
 
 def test_the_same_seed_is_the_same_run() -> None:

@@ -25,7 +25,7 @@ class Given(SyncConfig):
 
     given: APS
 
-    def make(self, *, threshold: float | None = None, by_clock: bool = True) -> Rule:
+    def make(self, *, threshold: float | None = None, by_clock: bool = True, stall_after: int | None = 4) -> Rule:
         """That rule."""
         return self.given
 

@@ -43,6 +43,11 @@ def test_a_learner_has_a_threshold_of_its_own_unless_another_is_named() -> None:
     assert SyncConfig(rule="never").make(threshold=0.003) == Never()
 
 
+def test_a_learner_that_old_data_does_not_hold_back_has_no_use_for_the_stall_rule() -> None:
+    assert SyncConfig(threshold=0.1).make(stall_after=None) == APS(0.1, stall_after=None)
+    assert SyncConfig(rule="on-change").make(stall_after=None) == OnChange()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -78,6 +83,11 @@ def test_synchronisation_that_makes_no_sense_is_refused(settings: dict[str, Any]
         ({"hidden": (64, 0)}, "sizes of at least 1"),
         ({"stream_slots": 4}, "means nothing in lock step"),
         ({"mode": "stream", "stream_slots": 33}, "must be from 1 to num_envs=32"),
+        ({"inference": "head"}, "Use mode='stream', or inference='worker'"),
+        ({"inference_batch": 4}, "means nothing with inference='worker'"),
+        ({"mode": "stream", "inference": "head", "inference_batch": 0}, "must be from 1 to num_envs=32"),
+        ({"mode": "stream", "inference": "head", "inference_batch": 33}, "must be from 1 to num_envs=32"),
+        ({"inference_wait_ms": -1.0}, r"inference_wait_ms=-1\.0 must be at least 0"),
         ({"publish_every": "gradient step"}, "the savings would look too good"),
         ({"num_envs": 1, "rollout_steps": 4}, "some would be empty"),
         ({"total_steps": 100}, r"less than one batch of 2048 transitions \(rollout_steps=64 x 32 slots\)"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.common.torch_distributions import entropy, log_prob
+from clusterenv.learners.common.torch_distributions import draw, entropy, log_prob
 from clusterenv.policy.distributions import (
     Bernoulli,
     Categorical,
@@ -62,6 +62,39 @@ def test_gradients_are_those_of_finite_differences(distribution: Any) -> None:
     given = torch.from_numpy(actions)
     assert torch.autograd.gradcheck(lambda p: log_prob(distribution, p, given), (start,))
     assert torch.autograd.gradcheck(lambda p: entropy(distribution, p), (start,))
+
+
+@pytest.mark.parametrize("size", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("shape", [(200,), (4, 3)])
+def test_what_is_drawn_is_what_the_one_that_acts_draws(shape: tuple[int, ...], size: float) -> None:
+    distribution = TanhGaussian(low=[-2.0, 0.0], high=[2.0, 5.0])
+    source = np.random.default_rng(0)
+    params = (size * source.normal(size=(*shape, 4))).astype(np.float32)
+    noise = source.normal(size=(*shape, 2)).astype(np.float32)
+    actions, logp = draw(distribution, torch.from_numpy(params), torch.from_numpy(noise))
+    expected, expected_logp = distribution.sample_with_log_prob(params, noise)
+    np.testing.assert_allclose(actions, expected, rtol=1e-6, atol=1e-6)
+    # An action next to its bound has lost digits, from which nobody can say how near it was.
+    inside = (np.minimum(expected - distribution.low, distribution.high - expected) > 1e-2).all(-1)
+    assert inside.mean() > 0.2
+    np.testing.assert_allclose(logp.numpy()[inside], expected_logp[inside], rtol=2e-4, atol=2e-4)
+
+
+def test_gradients_flow_through_what_is_drawn() -> None:
+    distribution = TanhGaussian(low=[-2.0, 0.0], high=[2.0, 5.0])
+    noise = torch.tensor([[0.3, -1.0], [2.0, 0.0]], dtype=torch.float64)
+    params = torch.tensor([[0.1, 0.2, -0.5, 0.4], [1.0, -2.0, 0.0, 0.3]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda p: draw(distribution, p, noise), (params,))
+
+
+def test_what_is_drawn_far_outside_still_has_a_finite_density_and_gradient() -> None:
+    params = torch.tensor([[60.0, 0.0]], requires_grad=True)
+    actions, logp = draw(TanhGaussian(-1, 1), params, torch.zeros(1, 1))
+    assert actions.item() == 1.0
+    assert logp.item() == pytest.approx(120.0 - 0.5 * np.log(2 * np.pi) - 2 * np.log(2), rel=1e-5)
+    (actions + logp).sum().backward()  # type: ignore[no-untyped-call]
+    assert params.grad is not None
+    assert torch.isfinite(params.grad).all()
 
 
 @pytest.mark.parametrize("mask", [-np.inf, -1e9])

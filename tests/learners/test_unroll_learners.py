@@ -57,6 +57,38 @@ def test_it_learns_from_a_stream(make: Make) -> None:
     assert len(notebook.rows) == 16
 
 
+HEAD = {"mode": "stream", "stream_slots": 4, "cluster": "local:1", "inference": "head"}
+
+
+@pytest.mark.parametrize("kind", ["discrete", "box"])
+def test_it_learns_with_inference_on_the_head(make: Make, kind: str) -> None:
+    learner, notebook = run(make, {**HEAD, "env_id": f"test/Lever-{kind}-v0", "total_steps": 160 * 32})
+    told = learner.summary()
+    assert told.final_return > 3.4
+    assert (told.publishes, told.syncs, told.bytes) == (160, 0, 0)
+    written = notebook.rows[-1]
+    assert 1 <= written[keys.INFERENCE_BATCH.name] <= 4
+    assert 0 <= written[keys.INFERENCE_FULL.name] <= 1
+    assert 0 < written[keys.INFERENCE_P50.name] <= written[keys.INFERENCE_P99.name]
+    assert keys.WORKER_WAIT.name not in written
+    for name in written.keys() - {"global_step"}:
+        keys.find(name)
+
+
+def test_a_run_with_inference_on_the_head_goes_on_after_an_interrupt(make: Make, tmp_path: pathlib.Path) -> None:
+    """And nothing is left behind by the first part, neither a thread nor a worker."""
+    checkpoints = Checkpoints(tmp_path)
+    learner = make({**HEAD, "record_every": 2}, recorder=Recorder([Notebook(break_after=3)]), checkpoints=checkpoints)
+    with pytest.raises(KeyboardInterrupt):
+        learner.train()
+    saved = checkpoints.load()
+    assert saved is not None
+    second = make({**HEAD, "total_steps": saved.facts["global_step"] + 64}, resume=saved)
+    second.train()
+    assert second.summary().steps == saved.facts["global_step"] + 64
+    assert second.stats["version"][0] == 1  # another epoch
+
+
 @pytest.mark.parametrize("lstm", [0, 16])
 def test_equal_weights_have_no_ratio(make: Make, lstm: int) -> None:
     """In lock step, with every version fetched, the learner holds what the workers hold, memory included."""

@@ -57,5 +57,9 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         keys.find("charts/SPs")
 
 
-def test_reasons_of_syncs_need_no_list() -> None:
+def test_reasons_of_syncs_and_tasks_need_no_list() -> None:
     assert keys.find("sync/reason/lag").unit == "syncs"
+    task = keys.find("charts/episodic_return/Catch-v0-rows=5")
+    assert (task.name, task.unit) == ("charts/episodic_return/Catch-v0-rows=5", "reward")
+    assert task.sentence == "Mean return of the last 100 finished episodes of the task 'Catch-v0-rows=5'."
+    assert keys.find("losses/task_weight/Catch-v0").unit == "0-1"

@@ -35,6 +35,14 @@ def test_the_neighbours_do_not_matter(noise: str, start: int, slots: int, row: i
     np.testing.assert_array_equal(Streams(3, block).draw(4, 2, noise)[:, row], alone[:, 0])
 
 
+def test_who_draws_alone_is_as_far_as_with_the_others() -> None:
+    streams, whole = Streams(5, range(3)), Streams(5, range(3)).draw(6, 1, "uniform")
+    np.testing.assert_array_equal(streams.draw(4, 1, "uniform", rows=[2, 0]), whole[:4, [2, 0]])
+    np.testing.assert_array_equal(
+        streams.draw(2, 1, "uniform"), np.stack([whole[4:, 0], whole[:2, 1], whole[4:, 2]], 1)
+    )
+
+
 def test_slots_and_seeds_differ() -> None:
     drawn = np.concatenate([Streams(seed, range(4)).draw(6, 1, "uniform")[:, :, 0] for seed in (0, 1, 2)], axis=1)
     assert len(np.unique(drawn.T, axis=0)) == 12

@@ -21,12 +21,13 @@ usage: clusterenv COMMAND ...
   clusterenv train ppo --env-id CartPole-v1 --cluster local:2   train an agent
   clusterenv plot RUN...                                        draw learning curves
   clusterenv eval RUN --episodes 20                             let the agent of a run play, and say how well
+  clusterenv bench --tune --env-id CartPole-v1                  measure, and say where the policy should act
   clusterenv doctor --cluster ssh://a,b                         try a cluster, and say what is wrong
   clusterenv join cluster://HOST:PORT                           let this machine take part in a run
   clusterenv node --head ADDRESS --key-file FILE                the same, as launchers start it
   clusterenv --version
 
-clusterenv train ppo --help, clusterenv eval --help, clusterenv plot --help: all that can be set.
+clusterenv train ppo --help, clusterenv eval --help, clusterenv bench --help, ...: all that can be set.
 """
 
 
@@ -62,7 +63,23 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _commands() -> dict[str, Callable[[list[str]], int]]:
-    return {"train": _train, "plot": _plot, "eval": _eval, "node": _node, "join": _join, "doctor": _doctor}
+    return {
+        "train": _train,
+        "plot": _plot,
+        "eval": _eval,
+        "bench": _bench,
+        "node": _node,
+        "join": _join,
+        "doctor": _doctor,
+    }
+
+
+def _bench(arguments: list[str]) -> int:
+    for module in ("tyro", "torch"):
+        extras.load(module, extra="train", purpose="clusterenv bench")
+    from clusterenv.cli import bench
+
+    return bench.run(arguments)
 
 
 def _doctor(arguments: list[str]) -> int:

@@ -110,12 +110,15 @@ class Batch:
             torch: the module, so that this library does not import it.
             device: where the tensors go.
         """
+        here = torch.device(device).type == "cpu"
 
         def convert(value: Any) -> Any:
             if isinstance(value, np.ndarray):
-                # A copy also where the batch is a view of shared memory: the next rollout must not change a tensor.
-                tensor = torch.from_numpy(np.array(value, dtype=np.float32 if value.dtype == np.float64 else None))
-                return tensor.to(device, non_blocking=True)
+                dtype = np.float32 if value.dtype == np.float64 else value.dtype
+                # On the way to another device it is copied anyway. Here too: a batch may be a view of shared memory,
+                # and the next rollout must not change a tensor.
+                array = np.array(value, dtype) if here or not value.flags.writeable else np.asarray(value, dtype)
+                return torch.from_numpy(array).to(device, non_blocking=True)
             if isinstance(value, Episodes):
                 return Episodes(*map(convert, value))
             if isinstance(value, tuple):

@@ -87,9 +87,9 @@ def slot_indices(indices: object, num_envs: int, *, name: str = "indices") -> np
     return array.astype(np.intp, copy=False)
 
 
-def wait_limit(timeout: Any) -> float | None:
+def wait_limit(timeout: Any, name: str = "timeout") -> float | None:
     """A limit for one wait, in seconds: None for the default, 0 for a look without waiting."""
-    return 0.0 if type(timeout) in (int, float) and timeout == 0 else check_seconds("timeout", timeout)
+    return 0.0 if type(timeout) in (int, float) and timeout == 0 else check_seconds(name, timeout)
 
 
 def slot_counts(min_slots: object, max_slots: object, in_flight: int) -> None:

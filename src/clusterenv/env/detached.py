@@ -7,6 +7,7 @@ weights are encoded once per version and base, and put where the workers of the 
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ class Detached:
         self.tally = Tally()
         built = self._policy.build()
         name = type(getattr(self._policy, "source", self._policy)).__name__
-        self._copies = self._first_copies(sync, built.make, name)
+        self._copies = self._first_copies(sync, getattr(self._policy, "on_head", built.make), name)
         self._copy_of = [copy for copy in self._copies for _ in copy.workers]
         self._measures = measure or self._copies[0].decider.threshold is not None
         self._batches = 0
@@ -148,12 +149,15 @@ class Detached:
 
     def _first_copies(self, sync: Rule, make_runtime: Callable[[], Runtime], name: str) -> list[_Copy]:
         distribution, kind = self._policy.distribution, getattr(sync, "divergence", "auto")
+        numbers = sum(math.prod(leaf.shape) for leaf in self._leaves)
         return [
             _Copy(
                 host,
                 workers,
                 sync.start(len(workers)),
-                Drift(len(workers), distribution, self._spec, make_runtime, kind, name=name),
+                Drift(
+                    len(workers), distribution, self._spec, make_runtime, numbers=numbers, divergence=kind, name=name
+                ),
             )
             for host, workers in enumerate(self.engine.node.hosts)
         ]

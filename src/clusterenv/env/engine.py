@@ -123,23 +123,32 @@ class Engine:
             self.recovery.answer_lost(broken.tolist(), self._kept)
         self.node.request(Command.SEND, workers, self._objects(slots.tolist(), actions))
 
-    def receive(self, min_slots: int, max_slots: int | None, timeout_s: float | None) -> tuple[Slots, Report]:
-        """Wait until `min_slots` slots are answered; return them, at most `max_slots`, with their reports."""
+    def receive(
+        self, min_slots: int, full: int, timeout_s: float | None, linger_s: float = 0.0
+    ) -> tuple[Slots, Report]:
+        """Wait until `min_slots` slots are answered; return at most `full` of them, with their reports.
+
+        When there are `min_slots`, those that are missing to `full` are waited for `linger_s` longer.
+        """
         end = None if timeout_s is None else time.monotonic() + timeout_s
+        enough_at = None
         while True:
             self._look_after_workers()
             self.node.listen()  # before looking, so that a ring in between is heard
             ready = self.gather.count_ready()
-            if ready >= min_slots:
-                break
             left = _LOOK_S if end is None else end - time.monotonic()
+            if ready >= min_slots:
+                enough_at = time.monotonic() if enough_at is None else enough_at
+                left = enough_at + linger_s - time.monotonic()
+            if ready >= full or (ready >= min_slots and left <= 0):
+                break
             if left <= 0:
                 raise multiprocessing.TimeoutError(
                     f"recv: {ready} of min_slots={min_slots} slots were ready within {timeout_s} s. "
                     "Nothing is lost: call recv again."
                 )
             self.node.wait_any(left)
-        slots = self.gather.ready()[:max_slots]
+        slots = self.gather.ready()[:full]
         self._collect()
         self.gather.hand_over(slots)
         return slots, self._take_kept(set(slots.tolist()))

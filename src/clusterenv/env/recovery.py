@@ -58,6 +58,11 @@ class Recovery:
         self.was_reset = False  # before the first reset there is no episode to truncate: every error is raised
         self.must_reset = False  # after an error was raised only a reset makes the batch whole
 
+    @property
+    def restarts(self) -> int:
+        """How many workers were replaced."""
+        return int(self._replaced.sum())
+
     def note_reset(self, slots: list[int], seeds: Iterable[int | None]) -> None:
         """These slots are about to be reset by name."""
         for slot, seed in zip(slots, seeds, strict=True):

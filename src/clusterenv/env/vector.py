@@ -312,7 +312,14 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
             objects = self._actions.put(actions, chosen, len(chosen))
             self._engine.send(chosen, objects)
 
-    def recv(self, min_slots: int = 1, timeout: float | None = None, *, max_slots: int | None = None) -> StepResult:
+    def recv(
+        self,
+        min_slots: int = 1,
+        timeout: float | None = None,
+        *,
+        max_slots: int | None = None,
+        linger: float | None = None,
+    ) -> StepResult:
         """Wait until at least `min_slots` slots that were sent have finished, and return all that have.
 
         Slots that were sent first come first, so none is passed over.
@@ -321,6 +328,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
             min_slots: how many to wait for.
             timeout: in seconds; None means that only `timeouts.step_s` bounds the wait.
             max_slots: return at most this many; the others come with the next `recv`.
+            linger: once `min_slots` have finished, wait for `max_slots` (or all that are in flight) this much longer,
+                in seconds.
 
         Returns:
             As `step`, with one row per finished slot; `infos["env_id"]` says which slot each row is.
@@ -343,8 +352,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
             if not in_flight:
                 raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "send")
             checks.slot_counts(min_slots, max_slots, in_flight)
-            limit = checks.wait_limit(timeout)
-            slots, report = self._engine.receive(int(min_slots), max_slots, limit)
+            full = in_flight if max_slots is None else min(int(max_slots), in_flight)
+            linger_s = 0.0 if linger is None else checks.wait_limit(linger, "linger") or 0.0
+            slots, report = self._engine.receive(int(min_slots), full, checks.wait_limit(timeout), linger_s)
             arena = self._engine.arena
             infos = select(batch_infos(self, report, self._dialect), slots) if report else {}
             infos["env_id"] = slots
@@ -442,6 +452,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
     def worker_pids(self) -> list[int | None]:
         """The process of each worker, None where one is being replaced."""
         return self._engine.node.pids()
+
+    @property
+    def restarts(self) -> int:
+        """How many workers were lost and started afresh. Any thread may ask."""
+        return self._engine.recovery.restarts
 
     def as_sb3(self) -> Any:
         """This batch as a Stable-Baselines3 `VecEnv`. Needs `autoreset_mode="SameStep"`."""

@@ -13,6 +13,7 @@ from clusterenv.learners.impact.config import IMPACTConfig
 from clusterenv.learners.impala.config import IMPALAConfig
 from clusterenv.learners.ppo.config import PPOConfig
 from clusterenv.learners.r2d2.config import R2D2Config
+from clusterenv.learners.sac.config import SACConfig
 from clusterenv.learners.vmpo.config import VMPOConfig
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ LEARNERS = {
         Entry("apex", "Ape-X DQN: Q-learning from a prioritised memory", ApeXConfig, ("apex.learner", "ApeX")),
         Entry("r2d2", "R2D2: Q-learning from sequences, with a memory", R2D2Config, ("r2d2.learner", "R2D2")),
         Entry("vmpo", "on-policy maximum a posteriori policy optimisation", VMPOConfig, ("vmpo.learner", "VMPO")),
+        Entry("sac", "soft actor-critic: continuous actions, learned from a memory", SACConfig, ("sac.learner", "SAC")),
     )
 }
 

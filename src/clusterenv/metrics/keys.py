@@ -58,7 +58,9 @@ KL_SPREAD = Metric(
     "losses/kl_spread", "nats", "V-MPO: KL of the spread of continuous actions; approx_kl is the mean's."
 )
 PSI_KL = Metric("losses/psi_kl", "nats", "V-MPO: how far the weights of the chosen transitions are from equal ones.")
-TEMPERATURE = Metric("losses/temperature", "advantage", "V-MPO: the temperature of these weights.")
+TEMPERATURE = Metric(
+    "losses/temperature", "reward", "V-MPO: the temperature of these weights; SAC: what a nat of entropy is worth."
+)
 KL_MULTIPLIER = Metric("losses/kl_multiplier", "1", "V-MPO: the weight of the trust region.")
 KL_MULTIPLIER_SPREAD = Metric(
     "losses/kl_multiplier_spread", "1", "V-MPO: the same, of the spread of continuous actions."
@@ -96,10 +98,26 @@ WORKER_WAIT = Metric(
     "cluster/worker_wait_fraction", "0-1", "Share of the workers' time spent neither in environments nor in the policy."
 )
 
+INFERENCE_BATCH = Metric("inference/batch_size", "rows", "Mean size of the inference batches of the interval.")
+INFERENCE_FULL = Metric("inference/full_fraction", "0-1", "Share of the interval's inference batches that were full.")
+INFERENCE_P50 = Metric(
+    "inference/latency_p50_ms", "ms", "From the environments' answers to the next actions, on the head: the median."
+)
+INFERENCE_P99 = Metric("inference/latency_p99_ms", "ms", "The same: one inference batch in a hundred takes longer.")
+
 METRICS: dict[str, Metric] = {value.name: value for value in list(globals().values()) if isinstance(value, Metric)}
 
-# Why syncs happened is a count per reason, and rules may add reasons: the names share a beginning.
+# Why syncs happened is a count per reason, and rules may add reasons: the names share a beginning. So with tasks.
 REASON_PREFIX = "sync/reason/"
+TASK_RETURN_PREFIX = "charts/episodic_return/"
+TASK_WEIGHT_PREFIX = "losses/task_weight/"
+
+
+_FAMILIES = {
+    REASON_PREFIX: ("syncs", "Syncs in the interval whose reason was"),
+    TASK_RETURN_PREFIX: ("reward", "Mean return of the last 100 finished episodes of the task"),
+    TASK_WEIGHT_PREFIX: ("0-1", "V-MPO: share of the weights of the chosen transitions that belongs to the task"),
+}
 
 
 def find(name: str) -> Metric:
@@ -114,8 +132,9 @@ def find(name: str) -> Metric:
         >>> find("sync/reason/divergence").sentence
         "Syncs in the interval whose reason was 'divergence'."
     """
-    if name.startswith(REASON_PREFIX):
-        return Metric(name, "syncs", f"Syncs in the interval whose reason was {name[len(REASON_PREFIX) :]!r}.")
+    for prefix, (unit, sentence) in _FAMILIES.items():
+        if name.startswith(prefix):
+            return Metric(name, unit, f"{sentence} {name[len(prefix) :]!r}.")
     if name not in METRICS:
         raise ConfigError(unknown("metric", name, METRICS))
     return METRICS[name]

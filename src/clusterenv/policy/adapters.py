@@ -17,13 +17,14 @@ from clusterenv import spaces
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown, words_of
 from clusterenv.policy import graph
 from clusterenv.policy.modules import ACCEPTED, TorchActor
+from clusterenv.policy.on_device import DeviceRuntime, device_of
 from clusterenv.policy.protocol import Distribution, Policy
 from clusterenv.policy.runtime import NumpySpec, TorchSpec
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
-    from clusterenv.policy.protocol import Array, Output, RuntimeSpec
+    from clusterenv.policy.protocol import Array, Output, Runtime, RuntimeSpec
 
 _logger = logging.getLogger(__name__)
 
@@ -106,6 +107,11 @@ class TorchPolicy:
         """What travels to the workers."""
         return self._spec
 
+    def on_head(self) -> Runtime:
+        """What runs it on the head: the same as on the workers, or the learner's accelerator if it has one."""
+        device = device_of(self._actor)
+        return self._spec.make() if device is None else DeviceRuntime(self._actor, device)
+
 
 class NumpyPolicy:
     """A NumPy policy of the user. Made by `as_policy`.
@@ -173,7 +179,7 @@ def _torch_policy(
         raise ConfigError(f"{type(module).__name__} shows no action distribution.")
     _check_actions(actor.distribution, action_space)
     spec = None if runtime == "torch" else _graph_of(actor, leaves, state, required=runtime == "onnx")
-    live.has_value = actor.has_value
+    live.take_over(actor)
     return TorchPolicy(source, live, actor.distribution, spec or TorchSpec.of(actor))
 
 

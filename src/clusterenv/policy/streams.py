@@ -11,6 +11,8 @@ from clusterenv.errors import ConfigError, unknown
 from clusterenv.policy.base import whole_number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterenv.policy.protocol import Array
 
 NOISES = ("uniform", "normal")
@@ -39,7 +41,7 @@ class Streams:
         self.slots = slots
         self._generators = [np.random.default_rng(np.random.SeedSequence((root, slot))) for slot in slots]
 
-    def draw(self, steps: int, count: int, noise: str) -> Array:
+    def draw(self, steps: int, count: int, noise: str, rows: Sequence[int] | None = None) -> Array:
         """The next numbers of every slot, [steps, slots, count] float32.
 
         Draw many steps at a time: a draw costs about a microsecond per slot, however short it is.
@@ -48,12 +50,14 @@ class Streams:
             steps: for how many steps.
             count: how many numbers a step takes (`Distribution.draws`).
             noise: "uniform" (in [0, 1)) or "normal" (`Distribution.noise`).
+            rows: only for these of the slots, counted from the first; the others stay where they are.
         """
         if noise not in NOISES:
             raise ConfigError(unknown("noise", str(noise), NOISES))
         # Each slot fills its own part in one go; then the parts are turned so that the rows of a step lie together.
-        drawn = np.empty((len(self.slots), steps, count), np.float32)
-        for generator, part in zip(self._generators, drawn, strict=True):
+        generators = self._generators if rows is None else [self._generators[row] for row in rows]
+        drawn = np.empty((len(generators), steps, count), np.float32)
+        for generator, part in zip(generators, drawn, strict=True):
             if noise == "uniform":
                 generator.random(dtype=np.float32, out=part)
             else:

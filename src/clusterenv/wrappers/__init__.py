@@ -4,5 +4,7 @@ They need NumPy and Gymnasium alone, and every host of a cluster knows them by n
 """
 
 from clusterenv.wrappers.last import LastActionReward
+from clusterenv.wrappers.quiet import KeepInfos
+from clusterenv.wrappers.task import ShowTask
 
-__all__ = ["LastActionReward"]
+__all__ = ["KeepInfos", "LastActionReward", "ShowTask"]

@@ -130,7 +130,8 @@ class SlowLanes:
         finals = {(int(t), int(n)): i for i, (t, n) in enumerate(zip(*batch.final_at, strict=True))}
         for n, slot in enumerate(batch.slot.tolist()):
             lane = self.lanes[slot]
-            if lane and not lane[-1].ended and (batch.first[0, n] or batch.worker_lost[n]):
+            anew = batch.first[0, n] or batch.worker_lost[n] or bool(lane and lane[-1].after != batch.obs[0, n])
+            if lane and not lane[-1].ended and anew:
                 lane[-1].truncated = True
             for t in range(batch.T):
                 final = finals.get((t, n))

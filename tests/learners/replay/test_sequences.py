@@ -38,7 +38,9 @@ def histories(draw: st.DrawFn) -> list[Any]:
     plays = []
     for _ in range(draw(st.integers(1, 12))):
         slot = draw(st.lists(st.integers(0, SLOTS - 1), min_size=1, max_size=3))
-        plays.append(world.play(draw(st.integers(1, 20)), slot, [draw(st.integers(0, 5)) == 0 for _ in slot]))
+        batch = world.play(draw(st.integers(1, 20)), slot, [draw(st.integers(0, 5)) == 0 for _ in slot])
+        if draw(st.integers(0, 5)):  # sometimes nobody gets to know what was played
+            plays.append(batch)
     return plays
 
 
@@ -162,6 +164,16 @@ def test_new_priorities_count_and_stale_ones_do_not() -> None:
     replay.update(np.array([8, 12, 4, 0]), np.array([1000.0, 0.0, 10.0**9, 10.0**9]))
     assert len(replay) == 2
     assert (replay.sample(50).ids == 8).all()
+
+
+def test_what_comes_too_late_is_not_taken() -> None:
+    world = World(1, ends=0.0)
+    world.first[0] = True
+    replay = replay_of(Cutting(4, 2, 0), slots=1, capacity=12)
+    assert replay.add(world.play(3, [0])).tolist() == []
+    # Of 15 steps 3 are gone, and with them the burn-in of the one at 4.
+    assert replay.add(world.play(12, [0])).tolist() == [8]
+    assert set(replay.sample(20).ids.tolist()) == {8}
 
 
 def test_nothing_is_kept_beside_the_lanes_for_longer_than_needed() -> None:

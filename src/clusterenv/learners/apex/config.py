@@ -35,7 +35,9 @@ class ApeXConfig(ReplayConfig):
         {0.05}
     """
 
-    aps_threshold: ClassVar[float] = 0.05
+    aps_threshold: ClassVar[float] = 0.3
+    # Nothing ties the network to the policy that acted: it does not stand still until workers have newer weights.
+    aps_stall_after: ClassVar[int | None] = None
 
     num_envs: int = 8
     """number of environments (slots); each explores in its own measure"""
@@ -53,6 +55,8 @@ class ApeXConfig(ReplayConfig):
     """tell the value of a state and the advantages of the choices apart"""
     body: Literal["mlp", "shallow", "deep", "nature"] = "mlp"
     """what looks at an observation: dense layers, or for images the small or the deep network of IMPALA, or DQN's"""
+    stacked: bool = False
+    """images are stacks of frames, the newest last, as those of Atari: keep each frame once"""
     reward: RewardTransform = "none"
     """what the learner makes of rewards; returns are told as they are"""
     reward_scale: float = 1.0
@@ -69,5 +73,5 @@ class ApeXConfig(ReplayConfig):
         return epsilon_ladder(self.num_envs, self.epsilon, self.epsilon_power)
 
     def scored_slots(self) -> range:
-        """The slots whose returns tell how good the policy is: the greediest, if they differ."""
+        """The slots whose returns tell how good the policy is: the greediest third, if they differ."""
         return greediest(self.num_envs) if self.epsilon_power else range(self.num_envs)

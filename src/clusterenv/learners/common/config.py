@@ -10,6 +10,7 @@ from clusterenv.config import check_num_envs, parse_cluster
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.env_args import parse_env_args
 from clusterenv.learners.common.sync import SyncConfig
+from clusterenv.learners.common.tasks import Task, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +26,13 @@ class LearnerConfig:
     Attributes:
         aps_threshold: how far workers may drift under APS if nothing else is said. It depends on what the learner does
             with data of an older policy.
+        aps_stall_after: under APS, the batches after which weights move because the policy drifts no further. That
+            matters to learners that old data holds back, by a trust region around the policy that acted; None is for
+            the others.
     """
 
     aps_threshold: ClassVar[float] = 0.01
+    aps_stall_after: ClassVar[int | None] = 4
 
     env_id: str = "CartPole-v1"
     """the environment"""
@@ -58,6 +63,14 @@ class LearnerConfig:
     """how weights travel"""
     runtime: Literal["auto", "onnx", "torch"] = "auto"
     """what runs the policy on the workers"""
+    inference: Literal["worker", "head"] = "worker"
+    """who runs the policy. worker: each for its own environments; head: the learner's device, for all of them"""
+    inference_batch: int | None = None
+    """head: environments in an inference batch; half of them if it is not given, so that the other half steps"""
+    inference_wait_ms: float = 5.0
+    """head: how long the first of a batch waits for the others before it is run without them"""
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"
+    """head, on a GPU: run the policy as a CUDA graph; auto: where that is faster, which is measured at the start"""
     measure_drift: bool = False
     """estimate how far the workers' policy has drifted even if the sync rule does not ask, to compare rules"""
 
@@ -96,6 +109,12 @@ class LearnerConfig:
         if any(size < 1 for size in self.hidden or ()):
             raise ConfigError(f"hidden={self.hidden} must be sizes of at least 1, such as (64, 64).")
         self._check_batch()
+        self._check_inference()
+
+    @property
+    def inference_rows(self) -> int:
+        """Environments in an inference batch on the head."""
+        return max(1, self.num_envs // 2) if self.inference_batch is None else self.inference_batch
 
     @property
     def batch_slots(self) -> int:
@@ -120,6 +139,30 @@ class LearnerConfig:
     def wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         """What is put around each environment, on its worker."""
         return ()
+
+    def all_tasks(self) -> tuple[Task, ...]:
+        """What the slots play, in turn: one task, unless a learner takes several."""
+        return (Task(self.env_id, self.env_id, self.env_kwargs(), self.wrappers()),)
+
+    @property
+    def title(self) -> str:
+        """What is played, for people and for the names of folders."""
+        return title_of(self.all_tasks())
+
+    def _check_inference(self) -> None:
+        check("inference_wait_ms", self.inference_wait_ms, least=0)
+        if self.inference == "head" and self.mode != "stream":
+            raise ConfigError(
+                f"inference='head' with mode={self.mode!r}: on the head the policy acts while the learner learns. "
+                "Use mode='stream', or inference='worker'."
+            )
+        if self.inference_batch is not None and self.inference != "head":
+            raise ConfigError(
+                f"inference_batch={self.inference_batch} means nothing with inference='worker', where each worker acts "
+                "for its own environments. Leave it out, or use inference='head'."
+            )
+        if not 1 <= self.inference_rows <= self.num_envs:
+            raise ConfigError(f"inference_batch={self.inference_batch} must be from 1 to num_envs={self.num_envs}.")
 
     def _check_batch(self) -> None:
         if self.stream_slots is not None and self.mode != "stream":

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-# Of all slots, those whose returns tell how good the policy is.
-_SCORED = 0.25
-
 
 def epsilon_ladder(slots: int, epsilon: float = 0.4, power: float = 7.0) -> tuple[float, ...]:
     """One epsilon per slot: epsilon^(1 + power * i / (slots - 1)), which is Ape-X's.
@@ -28,12 +23,12 @@ def epsilon_ladder(slots: int, epsilon: float = 0.4, power: float = 7.0) -> tupl
 
 
 def greediest(slots: int) -> range:
-    """The quarter of the slots that explore the least, at least one of them.
+    """The third of the slots that explore the least, at least one of them.
 
     The mean over all slots would tell how well the policy plays while it is disturbed on purpose.
 
     Example:
         >>> greediest(8), greediest(1)
-        (range(6, 8), range(0, 1))
+        (range(5, 8), range(0, 1))
     """
-    return range(slots - math.ceil(slots * _SCORED), slots)
+    return range(slots - (slots + 2) // 3, slots)

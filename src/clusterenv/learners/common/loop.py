@@ -1,4 +1,4 @@
-"""The loop of every learner: collect, learn, publish; the policy acts on the workers."""
+"""The loop of every learner: collect, learn, publish; the policy acts on the workers, or beside the learner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import torch
 
 from clusterenv.learners.common.environments import environments
-from clusterenv.learners.common.source import Source
+from clusterenv.learners.common.source import source_for
 from clusterenv.learners.common.tracking import WINDOW, Means, Tracker, full_bytes
 from clusterenv.metrics.recorder import Recorder
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clusterenv.env.vector import ClusterEnv
     from clusterenv.learners.common.checkpoint import Checkpoint, Checkpoints
     from clusterenv.learners.common.config import LearnerConfig
+    from clusterenv.learners.common.source import Source
     from clusterenv.learners.common.tracking import Summary
     from clusterenv.learners.common.updater import Updater
 
@@ -39,7 +40,7 @@ class Update(NamedTuple):
 
 
 class Learner(abc.ABC, Generic[Config]):
-    """Trains a policy that acts on the workers.
+    """Trains a policy that acts on the workers, or beside the learner.
 
     Args:
         config: the settings.
@@ -87,7 +88,7 @@ class Learner(abc.ABC, Generic[Config]):
 
     @property
     def stats(self) -> dict[str, Any]:
-        """What `ClusterEnv.stats()` said with the last row of metrics."""
+        """What `Source.stats()` said with the last row of metrics."""
         return self._stats
 
     def train(self) -> Summary:
@@ -103,7 +104,7 @@ class Learner(abc.ABC, Generic[Config]):
     def summary(self) -> Summary:
         """What came of the run so far."""
         told = self._tracker.summary(
-            self._stats, env_id=self.config.env_id, seed=self.config.seed, seconds=self._seconds
+            self._stats, env_id=self.config.title, seed=self.config.seed, seconds=self._seconds
         )
         return replace(told, interrupted=self._interrupted)
 
@@ -127,37 +128,32 @@ class Learner(abc.ABC, Generic[Config]):
             "episodes": tracker.episodes,
             "returns": list(tracker.returns),
             "lengths": list(tracker.lengths),
+            "task_returns": [list(returns) for returns in tracker.by_task],
             "seconds": self._seconds,
             "epoch": self._epoch,
         }
         self.checkpoints.save(tracker.steps, self.updater.tensors(), facts)
         self._saved_at = self._seconds
 
-    def publish(self, envs: ClusterEnv) -> None:
-        """Tell the workers of a new version."""
-        envs.publish(self.updater.acting)
+    def publish(self, source: Source) -> None:
+        """Tell whoever acts of a new version."""
+        source.publish(self.updater.acting)
 
     @contextlib.contextmanager
     def _environments(self) -> Iterator[ClusterEnv]:
-        """Make the environments, the network and the counters, and attach the one to the other."""
+        """Make the environments, the network and the counters."""
         config = self.config
         with environments(config, self._cluster) as envs:
-            envs.reset(seed=config.seed)
             self._updater = self.make_updater(envs.single_observation_space, envs.single_action_space)
-            weights = full_bytes(self.updater.weights(), config.encoding)
-            self._tracker = Tracker(envs.cluster.workers, weights, config.scored_slots())
+            names = tuple(task.name for task in config.all_tasks())
+            self._tracker = Tracker(
+                envs.cluster.workers,
+                full_bytes(self.updater.weights(), config.encoding),
+                tasks=names if len(names) > 1 else (),
+                scored=config.scored_slots(),
+            )
             if self.resume is not None:
                 self._restore(self.resume)
-            envs.attach(
-                self.updater.acting,
-                sync=config.sync.make(threshold=config.aps_threshold, by_clock=config.mode == "stream"),
-                encoding=config.encoding,
-                seed=config.seed,
-                runtime=config.runtime,
-                measure=config.measure_drift,
-                epoch=self._epoch,
-                every_state=self.updater.every_state,
-            )
             yield envs
 
     def _restore(self, saved: Checkpoint) -> None:
@@ -166,32 +162,37 @@ class Learner(abc.ABC, Generic[Config]):
         tracker.steps, tracker.episodes = facts["global_step"], facts["episodes"]
         tracker.returns.extend(facts["returns"])
         tracker.lengths.extend(facts["lengths"])
+        for kept, returns in zip(tracker.by_task, facts.get("task_returns", ()), strict=False):
+            kept.extend(returns)
         self._earlier_s = facts["seconds"]
         self._epoch = facts.get("epoch", 0) + 1
 
     def _run(self, envs: ClusterEnv) -> Iterator[Update]:
         try:
-            with Source(envs, self.config) as source:
-                yield from self._loop(envs, source)
+            every_state = self.updater.every_state
+            with source_for(
+                envs, self.updater.acting, self.config, epoch=self._epoch, every_state=every_state
+            ) as source:
+                yield from self._loop(source)
         except KeyboardInterrupt:
             # It may have struck between two tensors of a gradient step. Every one of them is still a sound tensor.
             self._interrupted = True
             self.save()
             raise
 
-    def _loop(self, envs: ClusterEnv, source: Source) -> Iterator[Update]:
+    def _loop(self, source: Source) -> Iterator[Update]:
         began, done, count = time.perf_counter(), False, 0
         while not done:
-            self._learn(envs, source)
+            self._learn(source)
             self._seconds = self._earlier_s + time.perf_counter() - began
             done, count = self._done(), count + 1
-            told = self._tell(envs) if done or count % self.config.record_every == 0 else None
+            told = self._tell(source) if done or count % self.config.record_every == 0 else None
             if done or self._seconds - self._saved_at >= self.config.checkpoint_every_s:
                 self.save()
             if told is not None:
                 yield told
 
-    def _learn(self, envs: ClusterEnv, source: Source) -> None:
+    def _learn(self, source: Source) -> None:
         """One update, with a new batch if there is one or if it takes one."""
         config, tracker, updater = self.config, self._tracker, self.updater
         left = max(0.0, 1.0 - tracker.steps / config.total_steps)
@@ -202,10 +203,10 @@ class Learner(abc.ABC, Generic[Config]):
             self._epoch = fresh.epoch
             tracker.take(fresh, time.perf_counter() - waiting)
             batch = fresh.to(torch, config.device) if updater.takes_tensors else fresh
-        self._means.add(updater.update(batch, left, lambda: self.publish(envs)))
+        self._means.add(updater.update(batch, left, lambda: self.publish(source)))
 
-    def _tell(self, envs: ClusterEnv) -> Update:
-        self._stats = envs.stats()
+    def _tell(self, source: Source) -> Update:
+        self._stats = source.stats()
         values = {**self._means.take(), **self._tracker.metrics(self._stats, self._seconds)}
         self.recorder.record(values, global_step=self._tracker.steps, seconds=self._seconds)
         return Update(self._tracker.steps, self._seconds, values)

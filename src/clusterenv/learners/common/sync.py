@@ -56,13 +56,14 @@ class SyncConfig:
                     f"Leave it out, or use sync.rule={owner!r}."
                 )
 
-    def make(self, *, threshold: float | None = None, by_clock: bool = True) -> Rule:
+    def make(self, *, threshold: float | None = None, by_clock: bool = True, stall_after: int | None = 4) -> Rule:
         """The rule itself.
 
         Args:
             threshold: for APS, if the settings name neither a threshold nor anything that steers it.
             by_clock: whether the rule may look at the clock. A run that is to be repeated exactly must not; the limits
                 in versions and batches remain.
+            stall_after: for APS: the batches after which weights move because the policy drifts no further.
         """
         if self.rule != "aps":
             return parse_sync(f"every:{self.every}" if self.rule == "every" else self.rule)
@@ -70,4 +71,5 @@ class SyncConfig:
         chosen = {name: value for name, value in given.items() if value is not None}
         if not chosen.keys() & {"threshold", "target_ess", "bandwidth"}:
             chosen["threshold"] = threshold
+        chosen["stall_after"] = stall_after
         return APS(**chosen) if by_clock else APS(**chosen, max_age_s=None)

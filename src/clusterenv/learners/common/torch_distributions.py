@@ -1,4 +1,4 @@
-"""The action distributions in torch: log-probability and entropy that gradients flow through.
+"""The action distributions in torch: log-probability, entropy and drawn actions that gradients flow through.
 
 The same formulas as in `clusterenv.policy.distributions`, which act on workers without torch, on the same parameters.
 """
@@ -49,6 +49,38 @@ def entropy(distribution: Any, params: Tensor) -> Tensor:
         ConfigError: there are no gradients for this kind of distribution.
     """
     raise ConfigError(_refusal(distribution))
+
+
+def draw(distribution: TanhGaussian, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Flat actions [..., dims] from parameters [..., P] and normal noise [..., dims], and their log-density [...].
+
+    Gradients flow through both to the parameters.
+
+    The same numbers as `sample_with_log_prob` of the distribution, but for rounding: this one knows what was squashed
+    and need not recover it from the action.
+
+    Example:
+        >>> draw(TanhGaussian(low=0, high=4), torch.zeros(1, 2), torch.zeros(1, 1))
+        (tensor([[2.]]), tensor([-1.6121]))
+    """
+    mean, log_std = params.chunk(2, -1)
+    values = mean + log_std.exp() * noise
+    middle, half = bounds(distribution, params.dtype, params.device)
+    density = -(0.5 * noise.square() + log_std + 0.5 * math.log(2 * math.pi))
+    return middle + half * values.tanh(), (density - _log_slope(distribution, values)).sum(-1)
+
+
+@functools.lru_cache(maxsize=64)
+def bounds(distribution: TanhGaussian, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The middle of the bounds and half of their distance, each [dims]. Kept: they are asked for at every step.
+
+    Example:
+        >>> bounds(TanhGaussian(low=0, high=4), torch.float32, torch.device("cpu"))
+        (tensor([2.]), tensor([2.]))
+    """
+    low, high = (torch.tensor(bound, dtype=torch.float64) for bound in (distribution.low, distribution.high))
+    half = high / 2 - low / 2
+    return (low + half).to(device, dtype), half.to(device, dtype)
 
 
 @log_prob.register
@@ -125,8 +157,8 @@ def _(distribution: TanhGaussian, params: Tensor) -> Tensor:
 
 def _log_slope(distribution: TanhGaussian, values: Tensor) -> Tensor:
     """The logarithm of the slope of the squashing at values [..., dims]."""
-    low, high = values.new_tensor(distribution.low), values.new_tensor(distribution.high)
-    return ((high - low) / 2).log() + 2 * (math.log(2) - values - functional.softplus(-2 * values))
+    _, half = bounds(distribution, values.dtype, values.device)
+    return half.log() + 2 * (math.log(2) - values - functional.softplus(-2 * values))
 
 
 def parts(distribution: MultiCategorical, params: Tensor) -> tuple[Tensor, ...]:

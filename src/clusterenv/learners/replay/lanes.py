@@ -12,23 +12,27 @@ import numpy as np
 
 from clusterenv import spaces
 from clusterenv.errors import ConfigError
+from clusterenv.learners.replay import disk, frames
 from clusterenv.learners.replay.side import SideTable
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
     from gymnasium import Space
 
     from clusterenv.env.batch import Batch
+    from clusterenv.learners.replay.disk import Saved
     from clusterenv.spaces import Leaf
 
     Array = npt.NDArray[Any]
 
 # What is noted of a step. FIRST: its observation is the first of an episode. BEGINS: what lies before it in its lane is
-# not of the same episode, or not known. STATE: the recurrent state before it is kept.
-TERMINATED, TRUNCATED, FIRST, BEGINS, STATE = 1, 2, 4, 8, 16
+# not of the same episode, or not known. STATE: the recurrent state before it is kept. WHOLE: its stack of frames is.
+TERMINATED, TRUNCATED, FIRST, BEGINS, STATE, WHOLE = 1, 2, 4, 8, 16, 32
 ENDED = TERMINATED | TRUNCATED
+_NONE = np.zeros(0, np.int64)
 
 
 class Lanes:
@@ -40,27 +44,42 @@ class Lanes:
         slots: how many lanes.
         steps: of a lane.
         state: the leaves of a recurrent state.
+        stacked: images are stacks of frames, the newest last: keep each frame once.
+        folder: keep observations in a file there, and not in memory.
 
     Attributes:
         heads: [slots] int64, how many steps each slot has had.
     """
 
     def __init__(
-        self, observation_space: Space[Any], action: Leaf, *, slots: int, steps: int, state: Sequence[Leaf] = ()
+        self,
+        observation_space: Space[Any],
+        action: Leaf,
+        *,
+        slots: int,
+        steps: int,
+        state: Sequence[Leaf] = (),
+        stacked: bool = False,
+        folder: str | os.PathLike[str] | None = None,
     ) -> None:
         leaves = spaces.leaves_of(observation_space)
         if leaves is None:
             raise ConfigError(f"a replay holds arrays, and observations of {observation_space} are none.")
-        self._space, self._leaves = observation_space, leaves
+        self._space, self._depths = observation_space, frames.depths(leaves, stacked)
         self.slots, self.steps = slots, steps
         self.heads = np.zeros(slots, np.int64)
-        self._ring = steps + 1  # one more for what was seen last
+        # More places than steps: one for what was seen last, and for the older frames in the stack of the oldest step.
+        self._ring = steps + max(self._depths)
         places = slots * self._ring
-        self._obs = [np.zeros((places, *leaf.shape), leaf.dtype) for leaf in leaves]
+        self._obs = [
+            disk.zeros((places, *(leaf.shape if depth == 1 else leaf.shape[1:])), leaf.dtype, folder)
+            for leaf, depth in zip(leaves, self._depths, strict=True)
+        ]
         self._action = np.zeros((places, *action.shape), action.dtype)
         self._reward = np.zeros(places, np.float32)
         self._flags = np.zeros(places, np.uint8)
         self._finals, self._states = SideTable(leaves), SideTable(state)
+        self._wholes = SideTable([leaf for leaf, depth in zip(leaves, self._depths, strict=True) if depth > 1])
 
     @property
     def places(self) -> int:
@@ -75,8 +94,7 @@ class Lanes:
     @property
     def nbytes(self) -> int:
         """The memory of its arrays."""
-        columns = [*self._obs, self._action, self._reward, self._flags]
-        return sum(column.nbytes for column in columns) + self._finals.nbytes + self._states.nbytes
+        return sum(column.nbytes for column in self._columns) + sum(table.nbytes for table in self._tables.values())
 
     def ids(self, slot: Array, k: Array) -> Array:
         """The numbers of these steps."""
@@ -116,27 +134,34 @@ class Lanes:
                 f"fragments of {batch.T} steps do not fit into lanes of {self.steps}. Raise the capacity to at least "
                 f"{batch.T * self.slots}: it is shared by {self.slots} slots."
             )
-        slot = batch.slot[columns]
+        slot, steps = batch.slot[columns], np.arange(batch.T + 1)[:, None]
         start = self.heads[slot]
-        begins = self._cut(batch, columns)
-        where = self.place(slot, start + np.arange(batch.T + 1)[:, None])  # [T + 1, n]
-        self._evict(where, start + np.arange(batch.T + 1)[:, None], slot)
-        for column, values in zip(self._obs, spaces.take_apart(self._space, batch.obs), strict=True):
-            column[where] = values[:, columns]
+        seen = spaces.take_apart(self._space, batch.obs)  # [T + 1, n, ...]
+        if len(columns) < batch.N:
+            seen = [leaf[:, columns] for leaf in seen]
+        first = batch.first[:, columns]
+        self._refuse_jumps(seen, first)
+        begins = first[:-1].copy()
+        begins[0] = self._begin(slot, batch.worker_lost[columns] | first[0], [leaf[0] for leaf in seen])
+        where = self.place(slot, start + steps)  # [T + 1, n]
+        self._evict(where, start + steps, slot)
+        for column, depth, leaf in zip(self._obs, self._depths, seen, strict=True):
+            column[where] = leaf if depth == 1 else leaf[:, :, -1]
         self._action[where[:-1]] = batch.action[:, columns]
         self._reward[where[:-1]] = batch.reward[:, columns]
-        first = batch.first[:, columns]
         flags = batch.terminated[:, columns] * TERMINATED + batch.truncated[:, columns] * TRUNCATED
-        flags += first[:-1] * (FIRST | BEGINS)
-        flags[0] |= begins * BEGINS
-        self._flags[where[:-1]], self._flags[where[-1]] = flags, 0
+        self._flags[where[:-1]] = flags + first[:-1] * FIRST + begins * BEGINS
+        self._flags[where[-1]] = 0
         self._keep_finals(batch, columns, start)
+        self._keep_wholes(seen, begins, slot, start)
         self.heads[slot] += batch.T
 
     def observations(self, slot: Array, k: Array) -> list[Array]:
         """The leaves of what was seen before these steps; for a head, of what was seen last."""
         where = self.place(slot, k)
-        return [column[where] for column in self._obs]
+        return [
+            self._obs[at][where] if depth == 1 else self._stacks(at, slot, k) for at, depth in enumerate(self._depths)
+        ]
 
     def finals(self, slot: Array, k: Array) -> list[Array]:
         """The leaves of what was seen after these steps, each of which was truncated."""
@@ -170,15 +195,72 @@ class Lanes:
         flags: Array = self._flags[self.place(slot, k)]
         return flags
 
-    def _cut(self, batch: Batch, columns: Array) -> Array:
-        """Where a fragment does not go on with what its lane ends with, end that. Returns which fragments begin anew.
+    def settings(self) -> dict[str, Any]:
+        """What lanes must have in common to take over what others saved."""
+        rows = [*self._obs, self._action, *self._states.get(_NONE)]
+        layout = [[list(row.shape[1:]), row.dtype.str] for row in rows]
+        return {"slots": self.slots, "steps": self.steps, "frames": self._depths, "layout": layout}
+
+    def saved(self) -> dict[str, Array]:
+        """Everything that is there, to be saved; of the columns only what was ever used."""
+        arrays = {f"column.{number}": self._used(column) for number, column in enumerate(self._columns)}
+        for name, table in self._tables.items():
+            arrays |= {f"{name}.{part}": array for part, array in table.saved().items()}
+        return {"heads": self.heads, **arrays}
+
+    def restore(self, saved: Saved, prefix: str) -> None:
+        """Take what was saved."""
+        self._flags[:] = 0
+        saved.read_into(f"{prefix}.heads", self.heads)
+        for number, column in enumerate(self._columns):
+            saved.read_into(f"{prefix}.column.{number}", self._used(column))
+        for name, table in self._tables.items():
+            table.restore(saved, f"{prefix}.{name}")
+
+    def _used(self, column: Array) -> Array:
+        """The part of a column that was ever written to, [slots, places, ...]."""
+        places = min(self._ring, int(self.heads.max(initial=0)) + 1)
+        return column.reshape(self.slots, self._ring, *column.shape[1:])[:, :places]
+
+    @property
+    def _columns(self) -> list[Array]:
+        return [*self._obs, self._action, self._reward, self._flags]
+
+    @property
+    def _tables(self) -> dict[str, SideTable]:
+        return {"finals": self._finals, "states": self._states, "wholes": self._wholes}
+
+    def _stacks(self, at: int, slot: Array, k: Array) -> Array:
+        """The stacks of frames of a leaf."""
+        depth = self._depths[at]
+        slot = np.broadcast_to(slot, k.shape)
+        window = k[..., None] - np.arange(depth)[::-1]
+        steps, since = frames.sources(k, self.flags(slot[..., None], window) & BEGINS != 0)
+        stacks: Array = self._obs[at][self.place(slot[..., None], steps)]
+        # An episode that did not begin with the same frame again and again has the older ones of its first step kept.
+        whole = (since < depth - 1) & (self.flags(slot, k - since) & WHOLE != 0)
+        if whole.any():
+            kept = self._wholes.get(self.ids(slot, k - since)[whole])[sum(d > 1 for d in self._depths[:at])]
+            rows = stacks.reshape(-1, *stacks.shape[k.ndim :])
+            for row, stack, age in zip(np.flatnonzero(whole), kept, since[whole], strict=True):
+                rows[row, : depth - 1 - age] = stack[age:-1]
+        return stacks
+
+    def _begin(self, slot: Array, anew: Array, shown: list[Array]) -> Array:
+        """Which fragments do not go on with what their lanes end with; there, end that.
 
         What was seen last was the last of an episode that nobody will finish: truncated, with its last observation.
+
+        Args:
+            slot: [n].
+            anew: [n], the fragment begins with a new episode.
+            shown: the leaves of what it begins with, [n, ...].
         """
-        slot = batch.slot[columns]
         last = self.heads[slot] - 1
         ended = (self.flags(slot, last) & ENDED != 0) | (last < 0)
-        anew = batch.worker_lost[columns] | batch.first[0, columns]
+        # A fragment that begins with something else than what was seen last comes after steps that nobody told of.
+        for leaf, seen in zip(shown, self.observations(slot, last + 1), strict=True):
+            anew = anew | (_bytes(leaf.astype(seen.dtype, copy=False)) != _bytes(seen)).any(axis=1)
         torn, at = slot[anew & ~ended], last[anew & ~ended]
         if len(torn):
             self._finals.put(self.ids(torn, at), self.observations(torn, at + 1))
@@ -186,10 +268,27 @@ class Lanes:
         begins: Array = anew | ended
         return begins
 
+    def _refuse_jumps(self, seen: list[Array], first: Array) -> None:
+        """Raise if stacks of frames are none. Nothing was written yet."""
+        for leaf, depth in zip(seen, self._depths, strict=True):
+            if depth > 1 and len(leaf) > 1:
+                frames.refuse_jumps(leaf[:-1], leaf[1:], ~first[1:])
+
+    def _keep_wholes(self, seen: list[Array], begins: Array, slot: Array, start: Array) -> None:
+        """Keep the stacks with which an episode begins where they are more than the first frame, repeated."""
+        stacks = [leaf[:-1][begins] for leaf, depth in zip(seen, self._depths, strict=True) if depth > 1]
+        if not stacks:
+            return
+        odd = ~np.logical_and.reduce([frames.is_repeated(stack) for stack in stacks])
+        t, n = (index[odd] for index in begins.nonzero())
+        if len(t):
+            self._wholes.put(self.ids(slot[n], start[n] + t), [stack[odd] for stack in stacks])
+            self._flags[self.place(slot[n], start[n] + t)] |= WHOLE
+
     def _evict(self, where: Array, k: Array, slot: Array) -> None:
         """Forget what lies beside the steps that are about to be overwritten."""
         flags = self._flags[where]
-        for flag, table in ((TRUNCATED, self._finals), (STATE, self._states)):
+        for flag, table in ((TRUNCATED, self._finals), (STATE, self._states), (WHOLE, self._wholes)):
             old = (flags & flag).nonzero()
             if len(old[0]):
                 table.drop(self.ids(slot[old[1]], k[old] - self._ring).tolist())
@@ -210,6 +309,11 @@ def final_rows(batch: Batch, columns: Array) -> tuple[Array, Array]:
     place[columns] = np.arange(len(columns))
     at = ((place[n] >= 0) & batch.truncated[t, n] & ~batch.terminated[t, n]).nonzero()[0]
     return at, place[n[at]]
+
+
+def _bytes(rows: Array) -> Array:
+    """[n, ...] as [n, bytes]: what is the same is the same bytes, also if it is not a number."""
+    return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
 
 
 def rounds(slot: Array) -> Iterator[Array]:

@@ -12,6 +12,8 @@ from clusterenv.learners.replay.sumtree import SumTree
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from clusterenv.learners.replay.disk import Saved
+
     Array = npt.NDArray[Any]
 
 Data = TypeVar("Data")
@@ -82,6 +84,16 @@ class Priorities:
     def clear(self, places: Array) -> None:
         """Empty these places."""
         self._tree.set(places, 0.0)
+
+    def saved(self) -> dict[str, Array]:
+        """Everything, to be saved."""
+        return {"leaves": self._tree.leaves, "largest": np.array([self.largest])}
+
+    def restore(self, saved: Saved, prefix: str) -> None:
+        """Take what was saved."""
+        leaves = saved.read(f"{prefix}.leaves")
+        self._tree.set(np.arange(len(leaves)), leaves)
+        self.largest = float(saved.read(f"{prefix}.largest")[0])
 
     def draw(self, count: int, source: np.random.Generator) -> tuple[Array, Array]:
         """So many places, one from each of `count` equal parts of the sum, and the chance P(i) of each."""

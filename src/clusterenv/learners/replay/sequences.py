@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from clusterenv.errors import ConfigError
+from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.cutting import Cutting
 from clusterenv.learners.replay.lanes import BEGINS, ENDED, FIRST, STATE, TERMINATED, TRUNCATED, Lanes, rounds
 from clusterenv.learners.replay.priorities import Priorities, Sample, importance, refuse_bad
 
 if TYPE_CHECKING:
+    import os
+
     import numpy.typing as npt
     from gymnasium import Space
 
@@ -81,6 +84,8 @@ class SequenceReplay:
         alpha: how much the priority counts: P(i) is in proportion to p_i^alpha.
         beta: how much of the bias of that is corrected by the weights.
         seed: of the drawing.
+        stacked: images are stacks of frames, the newest last, as those of Atari: keep each frame once.
+        folder: keep observations in a file there, and not in memory. It is gone with the process.
 
     Example:
         >>> from gymnasium.spaces import Box
@@ -106,6 +111,8 @@ class SequenceReplay:
         alpha: float = 0.9,
         beta: float = 0.6,
         seed: int = 0,
+        stacked: bool = False,
+        folder: str | os.PathLike[str] | None = None,
     ) -> None:
         if min(slots, length) < 1 or burn_in < 0 or not 0 <= overlap < length:
             raise ConfigError(
@@ -119,7 +126,9 @@ class SequenceReplay:
                 f"{burn_in + length}. Raise it to at least {slots * least}."
             )
         self._cutting, self._state = Cutting(length, burn_in, overlap), state
-        self._lanes = Lanes(observation_space, action, slots=slots, steps=steps, state=state)
+        self._lanes = Lanes(
+            observation_space, action, slots=slots, steps=steps, state=state, stacked=stacked, folder=folder
+        )
         self._episodes = [_Episode(0, False, 0, 0)] * slots
         # Of each lane what can be drawn, oldest first: the first step of burn-in, and the first to learn from.
         self._alive: list[collections.deque[tuple[int, int]]] = [collections.deque() for _ in range(slots)]
@@ -174,6 +183,34 @@ class SequenceReplay:
         if self._prioritized:
             self._priorities.set(leaf[here], priorities[here])
 
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write everything into a folder, with a hash. What was saved there before goes when this is in place."""
+        alive = [(slot, *each) for slot, lane in enumerate(self._alive) for each in lane]
+        arrays = {f"lanes.{name}": array for name, array in self._lanes.saved().items()}
+        arrays |= {f"priorities.{name}": array for name, array in self._priorities.saved().items()}
+        arrays["alive"] = np.array(alive, np.int64).reshape(-1, 3)
+        disk.save(folder, self._settings(), [self._random.bit_generator.state, self._episodes], arrays)
+
+    def load(self, folder: str | os.PathLike[str]) -> None:
+        """Take what was saved. Episodes that were under way count as cut off, since their environments are no more.
+
+        Raises:
+            ConfigError: nothing was saved there, or by a memory with other settings. This one is as it was.
+            WeightsCorrupt: it is damaged. This one is as it was.
+        """
+        saved = disk.Saved(folder, self._settings())
+        self._lanes.restore(saved, "lanes")
+        self._priorities.restore(saved, "priorities")
+        self._random.bit_generator.state, episodes = saved.facts
+        self._episodes = [_Episode(*episode) for episode in episodes]
+        self._alive = [collections.deque() for _ in self._alive]
+        for slot, first, start in saved.read("alive").tolist():
+            self._alive[slot].append((first, start))
+
+    def _settings(self) -> dict[str, Any]:
+        about = {"kind": "sequences", "prioritized": self._prioritized}
+        return {**about, **self._cutting._asdict(), **self._lanes.settings()}
+
     def _add(self, batch: Batch, columns: Array) -> Array:
         slot = batch.slot[columns]
         start = self._lanes.heads[slot]
@@ -212,7 +249,7 @@ class SequenceReplay:
         starts = self._cutting.complete(episode.origin, episode.start, stop, ended)
         # An episode that has ended is done with: nothing must be cut from it when the next one begins.
         following = stop if ended else episode.start + len(starts) * self._cutting.stride
-        self._episodes[lane] = episode._replace(start=following, origin=stop if ended else episode.origin)
+        self._episodes[lane] = episode._replace(start=following)
         return [(max(episode.begin, start - self._cutting.burn_in), start) for start in starts]
 
     def _keep_states(self, batch: Batch, columns: Array, k: Array, flags: Array) -> None:

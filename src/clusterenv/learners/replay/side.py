@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from clusterenv.learners.replay.disk import Saved
     from clusterenv.spaces import Leaf
 
     Array = npt.NDArray[Any]
@@ -44,11 +45,6 @@ class SideTable:
         """The memory of its arrays."""
         return sum(array.nbytes for array in self._arrays)
 
-    @property
-    def ids(self) -> Array:
-        """Those that have a row."""
-        return np.fromiter(self._rows, np.int64, len(self._rows))
-
     def put(self, ids: Array, leaves: Sequence[Array]) -> None:
         """Store a row for each of these; one that has a row already gets another."""
         while len(self._free) < len(ids):
@@ -70,6 +66,17 @@ class SideTable:
         for number in ids:
             if (row := self._rows.pop(number, None)) is not None:
                 self._free.append(row)
+
+    def saved(self) -> dict[str, Array]:
+        """All rows, to be saved."""
+        ids = np.fromiter(self._rows, np.int64, len(self._rows))
+        return {"ids": ids, **{str(number): array for number, array in enumerate(self.get(ids))}}
+
+    def restore(self, saved: Saved, prefix: str) -> None:
+        """Take what was saved, and nothing else."""
+        self.drop(list(self._rows))
+        leaves = [saved.read(f"{prefix}.{number}") for number in range(len(self._arrays))]
+        self.put(saved.read(f"{prefix}.ids"), leaves)
 
     def _find(self, ids: Array) -> Array:
         return np.fromiter((self._rows[number] for number in ids.tolist()), np.int64, len(ids))

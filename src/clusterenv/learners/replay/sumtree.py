@@ -47,6 +47,11 @@ class SumTree:
         values: Array = self._nodes[leaves + self._leaves]
         return values
 
+    @property
+    def leaves(self) -> Array:
+        """The numbers of all leaves, and as many zeros as make their count a power of two."""
+        return self._nodes[self._leaves :]
+
     def set(self, leaves: Array, values: Array | float) -> None:
         """Change these leaves; of a leaf that comes twice the last value stays."""
         nodes, at = self._nodes, leaves + self._leaves

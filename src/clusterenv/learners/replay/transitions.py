@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.replay import lanes
+from clusterenv.learners.replay import disk, lanes
 from clusterenv.learners.replay.lanes import TERMINATED, TRUNCATED, Lanes
 from clusterenv.learners.replay.nstep import NStep, nstep
 from clusterenv.learners.replay.priorities import Priorities, Sample, importance, refuse_bad
 
 if TYPE_CHECKING:
+    import os
+
     import numpy.typing as npt
     from gymnasium import Space
 
@@ -57,6 +59,8 @@ class TransitionReplay:
         alpha: how much the priority counts: P(i) is in proportion to p_i^alpha.
         beta: how much of the bias of that is corrected by the weights.
         seed: of the drawing.
+        stacked: images are stacks of frames, the newest last, as those of Atari: keep each frame once.
+        folder: keep observations in a file there, and not in memory. It is gone with the process.
 
     Example:
         >>> from gymnasium.spaces import Box
@@ -80,6 +84,8 @@ class TransitionReplay:
         alpha: float = 0.6,
         beta: float = 0.4,
         seed: int = 0,
+        stacked: bool = False,
+        folder: str | os.PathLike[str] | None = None,
     ) -> None:
         if min(slots, n_step) < 1 or capacity < 2 * slots * n_step:
             raise ConfigError(
@@ -89,7 +95,9 @@ class TransitionReplay:
         if not 0.0 < gamma <= 1.0:
             raise ConfigError(f"gamma={gamma} of a replay must be more than 0 and at most 1.")
         self._n_step, self._gamma = n_step, gamma
-        self._lanes = Lanes(observation_space, action, slots=slots, steps=-(-capacity // slots))
+        self._lanes = Lanes(
+            observation_space, action, slots=slots, steps=-(-capacity // slots), stacked=stacked, folder=folder
+        )
         self._done = np.zeros(slots, np.int64)  # steps of each slot from which a complete transition starts
         self._random = np.random.default_rng(seed)
         self._priorities: Priorities | None = None
@@ -167,6 +175,35 @@ class TransitionReplay:
         here = (k >= self._lanes.oldest[slot]) & (k < self._done[slot])
         if self._priorities is not None:
             self._priorities.set(self._lanes.leaf(slot[here], k[here]), priorities[here])
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write everything into a folder, with a hash. What was saved there before goes when this is in place."""
+        arrays = {f"lanes.{name}": array for name, array in self._lanes.saved().items()}
+        arrays["done"] = self._done
+        if self._priorities is not None:
+            arrays |= {f"priorities.{name}": array for name, array in self._priorities.saved().items()}
+            arrays |= {"taken": self._taken, "best": self._best}
+        disk.save(folder, self._settings(), self._random.bit_generator.state, arrays)
+
+    def load(self, folder: str | os.PathLike[str]) -> None:
+        """Take what was saved. Episodes that were under way count as cut off, since their environments are no more.
+
+        Raises:
+            ConfigError: nothing was saved there, or by a memory with other settings. This one is as it was.
+            WeightsCorrupt: it is damaged. This one is as it was.
+        """
+        saved = disk.Saved(folder, self._settings())
+        self._lanes.restore(saved, "lanes")
+        saved.read_into("done", self._done)
+        if self._priorities is not None:
+            self._priorities.restore(saved, "priorities")
+            saved.read_into("taken", self._taken)
+            saved.read_into("best", self._best)
+        self._random.bit_generator.state = saved.facts
+
+    def _settings(self) -> dict[str, Any]:
+        is_prioritized = self._priorities is not None
+        return {"kind": "transitions", "n_step": self._n_step, "prioritized": is_prioritized, **self._lanes.settings()}
 
     def _add(
         self, batch: Batch, columns: Array, taken: Array | None, best: Array | None, final_best: Array | None

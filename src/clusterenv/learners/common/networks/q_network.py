@@ -185,7 +185,7 @@ def make_q_network(
     if not isinstance(action_space, spaces.Discrete):
         raise ConfigError(
             f"a Q-network needs a Discrete action space, not {str(action_space)[:200]}: it tells the worth of each "
-            "choice. PPO, IMPALA, IMPACT and V-MPO take other spaces."
+            "choice. The learners with an actor, such as PPO, take other spaces."
         )
     distribution = EpsilonGreedy(
         int(action_space.n), epsilon=epsilon, start=int(action_space.start), dtype=action_space.dtype

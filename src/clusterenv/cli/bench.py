@@ -1,0 +1,140 @@
+"""`clusterenv bench`: how fast environment, policy and cluster are here, and what to make of that."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from clusterenv.cli.exits import OK, say
+from clusterenv.clusters import Remote
+from clusterenv.config import parse_cluster
+from clusterenv.learners.common.config import check
+from clusterenv.learners.common.env_args import parse_env_args
+
+if TYPE_CHECKING:
+    from clusterenv.learners.common.placement import Measured, Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchArgs:
+    """Measure environment, policy and cluster; with --tune, say how to run them."""
+
+    env_id: str
+    """the environment"""
+    env_args: tuple[str, ...] = ()
+    """its arguments, such as game=Pong"""
+    tune: bool = False
+    """say where the policy should act, with how many workers, environments and rows, and why"""
+    cluster: str = "local"
+    """where the environments run; of a local one as many workers as it names, or one per core"""
+    policy: Literal["mlp", "shallow", "deep", "nature"] = "mlp"
+    """the network: dense layers, or for images IMPALA's small or deep one, or DQN's"""
+    lstm: int = 0
+    """size of an LSTM behind it; 0 for none"""
+    device: str = "cpu"
+    """the head's device, for torch"""
+    torch_threads: int = 1
+    """threads of the head's policy on a CPU; the other cores are for the workers"""
+    most_envs: int = 64
+    """the largest number of environments that is tried"""
+    seconds: float = 1.0
+    """how long each of about ten things is measured"""
+    json: bool = False
+    """as one line of JSON"""
+
+    def check(self) -> None:
+        """Refuse what cannot be measured. Not when it is made: the parser would put our words into a box of its own."""
+        check("seconds", self.seconds, above=0)
+        check("most_envs", self.most_envs, least=2)
+        check("lstm", self.lstm, least=0)
+        check("torch_threads", self.torch_threads, least=1)
+        parse_env_args(self.env_args)
+        parse_cluster(self.cluster)
+
+    def env_kwargs(self) -> dict[str, Any]:
+        """The arguments of the environment."""
+        return parse_env_args(self.env_args)
+
+    def worker_rows(self) -> list[int]:
+        """The blocks that are tried: so many environments on a worker."""
+        return [rows for rows in (1, 4, 16) if rows <= self.most_envs]
+
+    def head_rows(self) -> list[int]:
+        """The batches that are tried on the head; two of them are under way, so half of the slots at most."""
+        return [rows for rows in (1, 8, 32, 128, 512) if 2 * rows <= self.most_envs] or [1]
+
+    @property
+    def here(self) -> bool:
+        """Whether all of it is on this host."""
+        return not isinstance(parse_cluster(self.cluster), Remote)
+
+
+def run(argv: list[str]) -> int:
+    """Run `clusterenv bench`."""
+    args = tyro.cli(BenchArgs, prog="clusterenv bench", args=argv)
+    args.check()
+    # torch takes seconds to import: not before the arguments are known to be right.
+    from clusterenv.cli.measure import measure
+    from clusterenv.learners.common.placement import decide
+
+    measured = measure(args, (lambda text: None) if args.json else (lambda text: say(f"measuring {text} ...")))
+    plan = decide(measured) if args.tune else None
+    if args.json:
+        told = {"measured": asdict(measured), "plan": None if plan is None else asdict(plan)}
+        say(json.dumps(told))
+        return OK
+    for line in shown(measured):
+        say(line)
+    if plan is not None:
+        for line in advice(args, plan):
+            say(line)
+    return OK
+
+
+def shown(measured: Measured) -> list[str]:
+    """The measurements, a line each."""
+    worker = ", ".join(f"{rows}: {_us(seconds)}" for rows, seconds in measured.worker_s.items())
+    head = ", ".join(f"{rows}: {_us(seconds)}" for rows, seconds in measured.head_s.items())
+    exchange = ", ".join(f"{rows}: {_us(seconds)}" for rows, seconds in measured.exchange_s.items())
+    link = "" if measured.link_bytes_s is None else f", at least {measured.link_bytes_s / 1e6:,.1f} MB/s"
+    return [
+        f"step of the environment      {_us(measured.step_s)}, observation of {measured.observation_bytes:,} bytes",
+        f"policy on a worker, by rows  {worker}",
+        f"policy on the head, by rows  {head}",
+        f"answers in and actions out   {exchange}",
+        f"there and back               {_us(measured.round_trip_s)}{link}",
+        f"stepping alone               {measured.stepping_rate:,.0f} steps/s on {measured.workers} workers",
+        f"weights                      {measured.weights_bytes:,} bytes",
+    ]
+
+
+def advice(args: BenchArgs, plan: Plan) -> list[str]:
+    """The plan in words, and as a command."""
+    slots = plan.workers * plan.envs_per_worker
+    name, _, _ = args.cluster.partition(":")
+    cluster = f"{name}:{plan.workers}" if name == "local" else args.cluster
+    words = ["clusterenv train impala", f"--env-id {args.env_id}"]
+    words += [f"--env-args {' '.join(args.env_args)}"] if args.env_args else []
+    words += [f"--cluster {cluster}", f"--num-envs {slots}", f"--inference {plan.inference}"]
+    words += [f"--inference-batch {plan.inference_batch}"] if plan.inference_batch is not None else []
+    words += [f"--body {args.policy}"] if args.policy != "mlp" else []
+    words += [f"--lstm {args.lstm}"] if args.lstm else []
+    words += [f"--device {args.device}"] if args.device != "cpu" else []
+    words += [f"--torch-threads {args.torch_threads}"] if args.torch_threads > 1 else []
+    other = "head" if plan.inference == "worker" else "worker"
+    return [
+        "",
+        *plan.reasons,
+        "",
+        f"Let the policy act on the {plan.inference}: {plan.workers} workers with {plan.envs_per_worker} environments "
+        f"each, about {plan.rate:,.0f} steps per second if the learner keeps up ({plan.other_rate:,.0f} on the "
+        f"{other}).",
+        " ".join(words),
+    ]
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:,.0f} us"

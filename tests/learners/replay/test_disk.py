@@ -1,0 +1,136 @@
+"""Memories on disk: in a file in place of memory, and saved, loaded, damaged."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from clusterenv.errors import ConfigError, WeightsCorrupt
+from clusterenv.learners.replay import disk
+from clusterenv.learners.replay.sequences import SequenceReplay
+from clusterenv.learners.replay.transitions import TransitionReplay
+from clusterenv.spaces import Leaf
+from tests.learners.replay.kit import ACTION, SPACE, World
+
+if TYPE_CHECKING:
+    import pathlib
+
+STATE = (Leaf((2,), np.dtype(np.float64)),)
+SLOTS = 3
+
+
+def transitions(**changes: Any) -> TransitionReplay:
+    given = {"slots": SLOTS, "capacity": 90, "n_step": 3, "prioritized": True, **changes}
+    return TransitionReplay(SPACE, ACTION, **given)
+
+
+def sequences(**changes: Any) -> SequenceReplay:
+    given = {"slots": SLOTS, "capacity": 90, "length": 6, "burn_in": 3, "overlap": 2, "prioritized": True, **changes}
+    return SequenceReplay(SPACE, ACTION, STATE, **given)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    if isinstance(one, tuple):
+        assert len(one) == len(other)
+        for mine, theirs in zip(one, other, strict=True):
+            assert_same(mine, theirs)
+    else:
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("make", [transitions, sequences])
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_a_memory_in_a_file_is_like_one_in_memory(make: Any, prioritized: bool, tmp_path: pathlib.Path) -> None:
+    world = World(SLOTS)
+    replays = [make(prioritized=prioritized), make(prioritized=prioritized, folder=tmp_path / "scratch")]
+    for _ in range(8):
+        batch = world.play(11, [0, 1, 2])
+        for replay in replays:
+            replay.add(batch)
+        assert_same(replays[0].sample(30), replays[1].sample(30))
+    assert list((tmp_path / "scratch").iterdir()) == []  # nothing to see, and nothing to clear away
+
+
+def test_a_disk_that_is_too_small_says_so_at_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ConfigError, match=r"needs 2\.0 GiB in .*: No space left"):
+        disk.zeros((2**31,), np.dtype(np.uint8), tmp_path)
+
+
+@pytest.mark.parametrize("make", [transitions, sequences])
+@pytest.mark.parametrize("turns", [1, 8])
+def test_what_is_loaded_goes_on_as_what_was_saved(make: Any, turns: int, tmp_path: pathlib.Path) -> None:
+    world, replay = World(SLOTS), make()
+    for _ in range(turns):
+        replay.add(world.play(11, [0, 1, 2]))
+        drawn = replay.sample(20)
+        replay.update(drawn.ids, world.random.random(20))
+    replay.save(tmp_path)
+    other = make(seed=5)
+    other.add(World(SLOTS, seed=9).play(7, [0, 1]))  # what was there before goes
+    other.load(tmp_path)
+    assert len(other) == len(replay)
+    for _ in range(4):
+        assert_same(replay.sample(30), other.sample(30))
+        batch = world.play(11, [0, 1, 2])
+        assert_same(replay.add(batch), other.add(batch))
+        drawn = replay.sample(30)
+        assert_same(drawn, other.sample(30))
+        for each in (replay, other):
+            each.update(drawn.ids, np.linspace(0, 1, 30))
+
+
+def test_only_the_newest_is_kept_and_nothing_is_left_half_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, replay = World(SLOTS), transitions()
+    for _ in range(3):
+        replay.add(world.play(11, [0, 1, 2]))
+        replay.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["000003"]
+
+    def broken(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        replay.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["000003"]
+    transitions().load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["lanes.column.0", "priorities.leaves", "replay.json"])
+def test_damage_is_noticed_and_changes_nothing(name: str, tmp_path: pathlib.Path) -> None:
+    replay = transitions()
+    replay.add(World(SLOTS).play(11, [0, 1, 2]))
+    replay.save(tmp_path)
+    (path,) = tmp_path.glob(f"*/{name}")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    other = transitions()
+    with pytest.raises(WeightsCorrupt, match="Start with an empty one"):
+        other.load(tmp_path)
+    assert len(other) == 0
+    path.unlink()
+    with pytest.raises(WeightsCorrupt, match="cannot be read"):
+        other.load(tmp_path)
+
+
+def test_only_a_memory_like_it_takes_it(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match="no memory was saved"):
+        transitions().load(tmp_path)
+    transitions().save(tmp_path)
+    with pytest.raises(ConfigError, match="n_step=3, and this one has n_step=1"):
+        transitions(n_step=1).load(tmp_path)
+    with pytest.raises(ConfigError, match="kind=transitions"):
+        sequences().load(tmp_path)
+    with pytest.raises(ConfigError, match="steps=30, and this one has steps=20"):
+        transitions(capacity=60).load(tmp_path)

@@ -1,0 +1,191 @@
+"""Unrolls in the making: whatever the order in which slots answer, each unroll is what its slot lived through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterenv.env.batch import assemble
+from clusterenv.learners.common.lanes import Answers, Lanes
+from clusterenv.spaces import Leaf
+from clusterenv.transport.fragments import FragmentSpec
+
+NUMBER, ACTION = Leaf((), np.dtype(np.float32)), Leaf((), np.dtype(np.int64))
+T, N = 3, 4
+
+# What happens to a slot when it answers a step; an answer to a reset can only be fine, or lost, or have failed.
+EVENTS = ("step", "step", "step", "terminates", "truncates", "continues", "fails", "is lost")
+
+
+def spec(steps: int = T, slots: int = N) -> FragmentSpec:
+    return FragmentSpec(1, steps, slots, 1, (NUMBER,), (), ACTION, 1, has_value=True)
+
+
+@dataclass
+class Life:
+    """One slot, step by step, as a list would keep it: the slow and obvious way."""
+
+    obs: list[float]
+    first: list[bool]
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    resetting: bool = False
+    afresh: bool = False
+    total: float = 0.0
+    length: int = 0
+    whole: list[tuple[list[float], list[bool], list[dict[str, Any]], bool]] = field(default_factory=list)
+
+    def answer(self, event: str, seen: float, reward: float) -> None:
+        if event == "is lost":
+            self.obs, self.first, self.steps = [], [], []
+            self.resetting, self.afresh, self.total, self.length = True, True, 0.0, 0
+        elif self.resetting:
+            if event != "fails":
+                self._see(seen, first=True)
+        else:
+            self._step(event, seen, reward)
+
+    def _step(self, event: str, seen: float, reward: float) -> None:
+        ends = event != "step"
+        self.total, self.length = self.total + reward, self.length + 1
+        told = (self.total, self.length) if ends and event not in ("continues", "fails") else None
+        last = {"reward": reward, "terminated": event in ("terminates", "continues"), "final": seen if ends else None}
+        self.steps[-1] |= last | {"told": told, "truncated": event in ("truncates", "fails")}
+        if ends:
+            self.resetting = True
+            if event != "continues":
+                self.total, self.length = 0.0, 0
+        else:
+            self._see(seen, first=False)
+
+    def _see(self, seen: float, *, first: bool) -> None:
+        self.resetting = False
+        self.obs.append(seen)
+        self.first.append(first)
+        if len(self.obs) == T + 1:
+            self.whole.append((self.obs, self.first, self.steps, self.afresh))
+            self.obs, self.first, self.steps, self.afresh = [seen], [first], [], False
+
+
+rounds = st.lists(
+    st.lists(st.sampled_from(EVENTS) | st.none(), min_size=N, max_size=N).filter(any), min_size=1, max_size=30
+)
+
+
+@given(rounds)
+def test_every_unroll_is_what_its_slot_lived_through(rounds: list[list[str | None]]) -> None:
+    lanes = Lanes(spec())
+    lives = [Life([float(slot)], [True]) for slot in range(N)]
+    asked = lanes.begin([np.arange(N, dtype=np.float32)])
+    pieces = []
+    clock = 10.0
+    for number, events in enumerate(rounds):
+        act(lanes, lives, asked, number)
+        slots = np.array([slot for slot in range(N) if events[slot] is not None])
+        seen, reward = clock + slots.astype(np.float32), np.arange(len(slots)) + 0.5
+        clock += 10
+        chosen = [event for event in events if event is not None]
+        for slot, event, obs, got in zip(slots, chosen, seen, reward, strict=True):
+            lives[slot].answer(event, float(obs), float(got))
+        asked = lanes.answered(answers(lanes, slots, chosen, seen, reward))
+        pieces += lanes.take()
+        assert sorted([*asked.act, *asked.reset]) == slots.tolist()
+        assert [life.resetting for life in np.array(lives)[slots]] == [slot in asked.reset for slot in slots]
+    check(pieces, lives)
+
+
+def act(lanes: Lanes, lives: list[Life], asked: Any, number: int) -> None:
+    """Whoever waits gets an action: the number of this round, and what follows from it."""
+    actions = np.full(len(asked.act), number)
+    lanes.acted(asked.act, actions, actions / 8, actions[:, None] / 4, actions / 2, version=number)
+    for slot in asked.act:
+        assert lives[slot].obs[-1] == asked.obs[0][asked.act.tolist().index(slot)]
+        assert lives[slot].first[-1] == asked.first[asked.act.tolist().index(slot)]
+        assert (len(lives[slot].obs) == 1) == (asked.at == 0)[asked.act.tolist().index(slot)]
+        lives[slot].steps.append({"action": number})
+
+
+def answers(lanes: Lanes, slots: Any, events: list[str], seen: Any, reward: Any) -> Answers:
+    """As `recv` tells it: an answer to a reset has no end, apart from losses and failures."""
+    fresh = lanes._resetting[slots]
+    lost, failed = (np.array([event == name for event in events]) for name in ("is lost", "fails"))
+    terminated = np.array([event in ("terminates", "continues") for event in events]) & ~fresh
+    truncated = (np.array([event == "truncates" for event in events]) & ~fresh) | lost | failed
+    continues = np.array([event == "continues" for event in events])
+    rare = (mask if mask.any() else None for mask in (lost, failed, continues))
+    return Answers(slots, [seen], reward, terminated, truncated, *rare)
+
+
+def check(pieces: list[Any], lives: list[Life]) -> None:
+    found: dict[int, list[Any]] = {slot: [] for slot in range(N)}
+    for piece in pieces:
+        for column, slot in enumerate(piece.slots):
+            found[slot].append((piece.columns, column, piece.afresh))
+    for slot, life in enumerate(lives):
+        assert len(found[slot]) == len(life.whole)
+        for (columns, at, afresh), (obs, first, steps, begun_afresh) in zip(found[slot], life.whole, strict=True):
+            assert columns.obs[0][:, at].tolist() == obs
+            assert columns.first[:, at].tolist() == first
+            assert afresh == begun_afresh
+            for t, step in enumerate(steps):
+                check_step(columns, t, at, step)
+
+
+def check_step(columns: Any, t: int, at: int, step: dict[str, Any]) -> None:
+    number = step["action"]
+    assert columns.action[t, at] == columns.version[t, at] == number
+    assert (columns.logp[t, at], columns.params[t, at, 0], columns.value[t, at]) == (number / 8, number / 4, number / 2)
+    for name in ("reward", "terminated", "truncated"):
+        assert getattr(columns, name)[t, at] == step[name]
+    if step["final"] is None:
+        return
+    assert columns.final[0][t, at] == step["final"]
+    told = columns.episode_length[t, at]
+    assert (told > 0) == (step["told"] is not None)
+    if step["told"] is not None:
+        assert (columns.episode_return[t, at], told) == step["told"]
+
+
+def test_the_states_before_unrolls_are_asked_for_when_they_are_whole() -> None:
+    asked_for = []
+
+    def starts(slots: Any) -> list[Any]:
+        asked_for.append(slots.tolist())
+        return [np.full((1, len(slots), 2), 7.0)]
+
+    lanes = Lanes(spec(steps=1), starts)
+    asked = lanes.begin([np.zeros(N, np.float32)])
+    some, no = np.array([3, 1]), np.zeros(2, bool)
+    lanes.acted(asked.act, np.zeros(N, int), np.zeros(N), np.zeros((N, 1)), np.zeros(N), version=0)
+    lanes.answered(Answers(some, [np.ones(2, np.float32)], np.zeros(2), no, no))
+    piece = lanes.take()[0]
+    assert asked_for == [[3, 1]]
+    assert piece.columns.state[0].tolist() == [[7.0, 7.0]] * 2
+    assert lanes.take() == []
+
+
+def test_pieces_become_a_batch() -> None:
+    """The last axis of a batch are unrolls; those of fresh environments are marked."""
+    from gymnasium.spaces import Box
+
+    lanes = Lanes(spec(steps=1))
+    lanes.begin([np.zeros(N, np.float32)])
+    everybody, no = np.arange(N), np.zeros(N, bool)
+    lost = np.array([False, True, False, False])
+    zeros = np.zeros(N)
+    lanes.acted(everybody, np.zeros(N, int), zeros, zeros[:, None], zeros, version=3)
+    lanes.answered(Answers(everybody, [np.ones(N, np.float32)], zeros, no, lost, lost=lost))
+    pieces = lanes.take()
+    one = np.array([1])
+    for _ in range(2):  # the reset, and a step
+        lanes.answered(Answers(one, [np.full(1, 5, np.float32)], np.ones(1), no[:1], no[:1]))
+        lanes.acted(one, np.zeros(1, int), zeros[:1], zeros[:1, None], zeros[:1], version=4)
+    pieces += lanes.take()
+    batch = assemble(pieces, None, Box(0, 9, ()), epoch=2, newest=5, divergence=np.zeros(1))
+    assert batch.slot.tolist() == [0, 2, 3, 1]
+    assert batch.worker_lost.tolist() == [False, False, False, True]
+    assert batch.lag.tolist() == [[2, 2, 2, 1]]
+    assert batch.obs.tolist() == [[0, 0, 0, 5], [1, 1, 1, 5]]

@@ -1,0 +1,56 @@
+"""Batches from workers or from the head: every learner takes either, and the loop does not know which."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from clusterenv.env.make import make_vec
+from clusterenv.learners import catalog
+from clusterenv.learners.common.source import HeadSource, WorkerSource, source_for
+from clusterenv.learners.common.sync import SyncConfig
+from clusterenv.learners.impala import IMPALA, IMPALAConfig
+from tests.learners import envs as _envs  # noqa: F401  # registers the environments
+from tests.learners.runs import LEVER
+
+SMALL: dict[str, Any] = {**LEVER, "mode": "stream", "stream_slots": 4, "total_steps": 10 * 32, "record_every": 1}
+OWN: dict[str, dict[str, Any]] = {
+    "ppo": {"epochs": 1, "minibatches": 1},
+    "apex": {"learning_starts": 64, "sample_size": 16, "sync": SyncConfig(rule="on-change")},
+    "sac": {"env_id": "test/Lever-box-v0", "learning_starts": 64, "sample_size": 16, "samples_per_insert": 4.0},
+    "r2d2": {"learning_starts": 4, "sample_size": 2, "lstm": 8, "burn_in": 2, "length": 4, "overlap": 2, "n_step": 1},
+}
+
+
+@pytest.mark.parametrize("name", catalog.LEARNERS)
+@pytest.mark.parametrize("inference", ["worker", "head"])
+def test_every_learner_takes_either(name: str, inference: str) -> None:
+    entry = catalog.find(name)
+    known = {field.name for field in dataclasses.fields(entry.config)}
+    settings: Any = {**SMALL, **OWN.get(name, {}), "inference": inference}
+    learner = entry.learner()(entry.config(**{key: value for key, value in settings.items() if key in known}))
+    told = learner.train()
+    assert told.steps == 10 * 32
+    assert told.publishes > 0
+    assert (told.syncs == 0) == (inference == "head")
+    assert ("inference" in learner.stats) == (inference == "head")
+
+
+@pytest.mark.parametrize(("inference", "kind"), [("worker", WorkerSource), ("head", HeadSource)])
+def test_what_a_source_does(inference: Any, kind: type[Any]) -> None:
+    config = IMPALAConfig(**{**SMALL, "inference": inference, "stream_slots": 8})
+    with make_vec(config.env_id, 8, cluster="inproc:2") as envs:
+        policy = IMPALA(config).make_updater(envs.single_observation_space, envs.single_action_space).acting
+        with source_for(envs, policy, config, epoch=2) as source:
+            assert isinstance(source, kind)
+            first = source.next()
+            source.publish(policy)
+            while not (batch := source.next()).version.all():
+                pass
+            told = source.stats()
+        assert (first.epoch, batch.N, batch.T) == (2, 8, 8)
+        assert told["publishes"] == 1
+        assert told["version"] == (2, 1)
+        envs.reset(seed=1)  # whoever acted has stopped
