@@ -34,8 +34,9 @@ def config(**changes: Any) -> R2D2Config:
 
 
 def memory() -> SequenceReplay:
-    sizes = {"length": LENGTH, "burn_in": 2, "overlap": OVERLAP}
-    return SequenceReplay(SPACE, ACTION, slots=SLOTS, capacity=3000, prioritized=True, **sizes)
+    return SequenceReplay(
+        SPACE, ACTION, slots=SLOTS, capacity=3000, length=LENGTH, burn_in=2, overlap=OVERLAP, prioritized=True
+    )
 
 
 def thoughtful(world: World, slot: list[int], lost: list[bool] | None = None) -> Any:

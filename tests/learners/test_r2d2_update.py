@@ -119,7 +119,8 @@ def test_no_gradient_goes_into_the_burn_in() -> None:
     sample = played.sample()
     obs = sample.data.obs.requires_grad_()
     state = tuple(part.requires_grad_() for part in sample.data.state)
-    unroll(played.updater.network, sample.data._replace(obs=obs, state=state), 3).sum().backward()
+    total = unroll(played.updater.network, sample.data._replace(obs=obs, state=state), 3).sum()
+    total.backward()  # type: ignore[no-untyped-call]
     assert obs.grad is not None
     assert not obs.grad[:3].any()
     assert obs.grad[3:].any()
