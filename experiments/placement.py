@@ -4,7 +4,7 @@ python -m experiments.placement                                   # on this mach
 python -m experiments.placement --device cuda --workers 15 --envs-per-worker 16
 
 Each cell is a process of its own with a time limit. It first takes batches without learning from them, which shows
-what acting alone allows, then with IMPALA's update after each. A table, and JSON for every cell.
+what acting alone allows, then with IMPALA's update after each. A table, a JSON file, and docs/results/placement.md.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from experiments import placement_report
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterenv.learners.common.source import Source
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "docs" / "results" / "placement.json"
+RESULTS = ROOT / "docs" / "results"
 START_S = 120.0  # to import torch, to export the policy, to start the workers
 
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -63,7 +65,7 @@ class Args:
     seconds: float = 8.0
     """how long each part of a cell is measured"""
     out: pathlib.Path = RESULTS
-    """the JSON file"""
+    """folder for placement-DEVICE.json; the page placement.md there is made of all of these"""
     cell: str | None = None
     """used by the program itself: one cell, as JSON"""
 
@@ -218,15 +220,18 @@ def main(args: Args) -> None:
         "command": " ".join(["python -m experiments.placement", *sys.argv[1:]]),
         "machine": machine(args.device),
         "atari": args.atari and has_atari(),
+        "load": ", ".join(f"{load:.1f}" for load in os.getloadavg()),
     }
+    path = args.out / f"placement-{args.device.partition(':')[0]}.json"
     lines: list[dict[str, Any]] = []
-    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     for cell in cells(args):
         lines.append(run(cell, args))
         console.print(json.dumps(lines[-1]), soft_wrap=True)
         settings = {name: str(value) for name, value in asdict(args).items() if name not in ("cell", "out")}
-        args.out.write_text(json.dumps({**about, "settings": settings, "cells": lines}, indent=1) + "\n")
+        path.write_text(json.dumps({**about, "settings": settings, "cells": lines}, indent=1) + "\n")
     console.print(table(lines))
+    placement_report.write(args.out)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ PAGES = (
     *("README.md", "docs/guide.md", "docs/migration.md", "docs/clusters/README.md", "docs/testing.md"),
     "docs/learners/README.md",
     *LEARNER_PAGES,
+    "docs/learners/seed.md",
 )
 ENVIRONMENTS = {"apex": ("CartPole-v1",), "sac": ("Pendulum-v1",)}  # learners that do not take every action
 CONTINUED = "# continued\n"
@@ -107,6 +108,15 @@ def test_the_options_of_an_evaluation_exist(line: str) -> None:
     assert parse(shlex.split(line)).run
 
 
+@pytest.mark.parametrize("line", commands("bench"))
+def test_the_options_of_a_measurement_exist(line: str) -> None:
+    import tyro
+
+    from clusterenv.cli.bench import BenchArgs
+
+    tyro.cli(BenchArgs, args=shlex.split(line)).check()
+
+
 @pytest.mark.parametrize("line", commands("plot"))
 def test_the_options_of_a_plot_exist(line: str) -> None:
     from clusterenv.cli.plot import parse
@@ -118,7 +128,7 @@ def test_every_learner_has_a_page_with_the_same_headings() -> None:
     from clusterenv.learners import catalog
 
     assert set(LEARNERS) == set(catalog.LEARNERS)
-    for page in LEARNER_PAGES:
+    for page in (*LEARNER_PAGES, "docs/learners/seed.md"):
         headings = re.findall(r"^## (.*)$", (ROOT / page).read_text(), re.MULTILINE)
         assert headings == ["Overview", "Usage", "Metrics", "Details and their reasons", "Results"], page
 
@@ -164,3 +174,21 @@ def test_a_learners_page_explains_what_it_writes(name: str) -> None:
     mine = {metric for metric in named if metric.startswith(("losses/", "replay/"))}
     assert own == mine
     assert shared == named - mine
+
+
+def test_the_page_of_inference_on_the_head_explains_what_it_writes() -> None:
+    from clusterenv.learners.impala import IMPALA, IMPALAConfig
+
+    config = IMPALAConfig(
+        env_id="CartPole-v1",
+        cluster="inproc",
+        num_envs=4,
+        rollout_steps=8,
+        total_steps=128,
+        record_every=1,
+        inference="head",
+    )
+    written = {name for update in IMPALA(config).updates() for name in update.metrics}
+    own = {name for name in written if name.startswith("inference/")}
+    assert metrics_of("docs/learners/seed.md") == own
+    assert "cluster/worker_wait_fraction" not in written
