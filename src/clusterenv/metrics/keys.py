@@ -70,6 +70,12 @@ TD_LOSS = Metric("losses/td_loss", "reward^2", "Half the mean squared error of t
 TD_ERROR = Metric("losses/td_error", "reward", "Mean size of the error of the Q-values; priorities are made of it.")
 Q_MEAN = Metric("losses/q_mean", "reward", "Mean of what the Q functions say of the actions that were taken.")
 REPLAY_SIZE = Metric("replay/size", "items", "Items in the memory that can be sampled.")
+REPLAY_RATIO = Metric(
+    "replay/samples_per_insert", "1", "Samples for each item that went in after the first, since the run began."
+)
+REPLAY_FULL = Metric(
+    "replay/insertions_wait", "0-1", "Share of updates at which new steps had to wait, since the learner was behind."
+)
 
 POLICY_LAG_MIN = Metric(
     "sync/policy_lag_min", "versions", "Smallest gap between the head's version and the acting one."
