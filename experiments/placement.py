@@ -111,7 +111,8 @@ def run(cell: Cell, args: Args) -> dict[str, Any]:
     for name in ("device", "workers", "envs_per_worker", "inference_batch", "torch_threads", "seconds"):
         value = getattr(args, name)
         words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     limit_s = START_S + 6 * args.seconds
     try:
         done = subprocess.run(

@@ -87,6 +87,42 @@ def test_every_learner_can_be_measured(tmp_path: pathlib.Path, capsys: Told, arg
     assert other["lengths"] == [7] * 6
 
 
+@pytest.fixture(scope="module")
+def recalls(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a small run of V-MPO on two tasks."""
+    small = ["--cluster", "inproc", "--num-envs", "4", "--rollout-steps", "8", "--total-steps", "32"]
+    tasks = ["--tasks", "clusterenv/Recall-v0 delay=1", "clusterenv/Recall-v0 delay=4"]
+    return trained(tmp_path_factory.mktemp("recalls"), "vmpo", *small, *tasks, "--runtime", "torch")
+
+
+def test_several_tasks_are_told_apart(recalls: str, capsys: Told) -> None:
+    assert RunFolder.open(recalls).path.name.startswith("clusterenv-Recall-v0__vmpo__")
+    told = evaluated(capsys, recalls, "--episodes", "7", "--num-envs", "5")
+    assert told["lengths"] == [3] * 2 + [6] * 2 + [3] * 2 + [6]  # four slots, two of each task
+    assert {name: task["length"]["mean"] for name, task in told["tasks"].items()} == {
+        "clusterenv-Recall-v0-delay=1": 3.0,
+        "clusterenv-Recall-v0-delay=4": 6.0,
+    }
+    capsys.readouterr()
+    assert main(["eval", recalls, "--episodes", "4", *HERE]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("VMPO on clusterenv/Recall-v0 after 32 steps: 4 episodes")
+    assert lines[1] == "clusterenv-Recall-v0-delay=1: 2 episodes."
+    assert lines[4] == "clusterenv-Recall-v0-delay=4: 2 episodes."
+    assert lines[3].startswith("length: mean 3.00, deviation 0.00")
+    assert lines[6].startswith("length: mean 6.00, deviation 0.00")
+
+
+def test_arguments_beside_are_for_all_tasks(recalls: str, capsys: Told) -> None:
+    assert evaluated(capsys, recalls, "--episodes", "2", "--env-args", "delay=2")["lengths"] == [4, 4]
+
+
+@pytest.mark.parametrize("option", ["--episodes", "--num-envs"])
+def test_every_task_needs_an_episode(recalls: str, capsys: Told, option: str) -> None:
+    assert main(["eval", recalls, option, "1", *HERE]) == 2
+    assert "must both be at least 2: the run has so many tasks" in " ".join(capsys.readouterr().err.split())
+
+
 def test_an_episode_without_an_end_is_cut_and_told(pole: str, capsys: Told) -> None:
     capsys.readouterr()
     assert main(["eval", pole, "--episodes", "3", "--max-steps", "4", *HERE]) == 0

@@ -49,6 +49,7 @@ def test_seeds_of_one_experiment_are_taken_together() -> None:
 
 def test_one_experiment_is_named_by_what_it_is() -> None:
     assert list(curves.grouped([curve([0], [0], env_id="E", seed=1)])) == ["ppo on E"]
+    assert list(curves.grouped([curve([0], [0], env_id="E", tasks=["A", "B"])])) == ["ppo on 2 tasks"]
 
 
 def test_the_mean_runs_over_what_all_reach() -> None:

@@ -19,6 +19,7 @@ from gymnasium.wrappers import TimeLimit, TransformReward
 
 import clusterenv
 from clusterenv import ClusterEnv, Inproc, Local, OnLoss, Timeouts, make_vec
+from clusterenv.env.make import EnvFactory
 from clusterenv.errors import ClusterEnvError, ConfigError, EnvError
 from tests.env.kit import WalkEnv, assert_same, trajectory
 from tests.zoo import CountingEnv, counting
@@ -379,6 +380,40 @@ def test_factories_must_be_a_list_of_functions() -> None:
 def test_factories_may_be_any_iterable() -> None:
     with ClusterEnv(iter(counting(3)), cluster="inproc") as envs:  # type: ignore[arg-type]
         assert envs.num_envs == 3
+
+
+@pytest.mark.parametrize("cluster", ["inproc:2", "local:2"])
+def test_different_environments_in_one_batch(cluster: str) -> None:
+    """Each by its id and its own arguments and wrappers, as `make_vec` would make it."""
+    factories = [
+        EnvFactory.of("CartPole-v1"),
+        EnvFactory.of("CartPole-v1", check=False, sutton_barto_reward=True),
+        EnvFactory.of("CartPole-v1", [_capped], check=False),
+    ]
+    alone = [make_vec("CartPole-v1", 1, cluster="inproc", sutton_barto_reward=other) for other in (False, True)]
+    with ClusterEnv(factories, cluster=cluster) as envs:
+        first, _ = envs.reset(seed=[4, 4, 4])
+        for _ in range(2):
+            told = envs.step(np.array([1, 1, 1]))
+    for slot, single in enumerate(alone):
+        assert np.array_equal(single.reset(seed=4)[0][0], first[slot])
+        for _ in range(2):
+            expected = single.step(np.array([1]))
+        assert np.array_equal(expected[0][0], told[0][slot])
+        assert expected[1][0] == told[1][slot]
+        single.close()
+    assert told[3].tolist() == [False, False, True]
+    module, recipe = EnvFactory.of("gymnasium:CartPole-v1", sutton_barto_reward=True).recipe()
+    assert (module, recipe) == ("gymnasium", ["CartPole-v1", {"sutton_barto_reward": True}, []])
+
+
+def _capped(env: Any) -> Any:
+    return TimeLimit(env, 2)
+
+
+def test_an_environment_that_is_only_vectorised_is_no_single_one() -> None:
+    with pytest.raises(ConfigError, match="VectorOnly-v0 has no entry_point"):
+        EnvFactory.of(VECTOR_ONLY)
 
 
 def test_a_worker_of_ones_own_is_refused() -> None:

@@ -169,5 +169,18 @@ def test_what_is_saved_is_all_there_is_but_the_memory() -> None:
     one.update(played(), 1.0, lambda: None)
     other.restore(one.tensors())
     assert other.updates == one.updates == 1
+    sample = on_device(one.memory.sample(4), "cpu")
+    for subject in (one, other):
+        subject.learn(sample, 0.5)
     for left, right in zip(one.tensors().values(), other.tensors().values(), strict=True):
         assert torch.equal(left, right)
+
+
+def test_stacks_of_frames_are_kept_once_if_asked() -> None:
+    space = spaces.Box(0, 255, (4, 24, 24), np.uint8)
+    settings: dict[str, Any] = {"num_envs": N, "rollout_steps": T, "body": "shallow", "capacity": 1000}
+    whole, once = (
+        ApeXUpdater(ApeXConfig(**settings, stacked=stacked), space, spaces.Discrete(3)).memory.nbytes
+        for stacked in (False, True)
+    )
+    assert once < whole / 3

@@ -15,7 +15,7 @@ from clusterenv.env.batch import Episodes
 from clusterenv.env.make import make_vec
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.checkpoint import Checkpoints
-from clusterenv.learners.common.evaluate import Count, Spread, acting_network, play, shares
+from clusterenv.learners.common.evaluate import Count, Scores, Spread, acting_network, by_task, play, shares
 from clusterenv.learners.common.networks import make_network
 from clusterenv.learners.common.updater import seeded
 from clusterenv.learners.vmpo import VMPO, VMPOConfig
@@ -51,6 +51,15 @@ def test_what_is_kept_does_not_depend_on_who_comes_first(data: Any, episodes: in
         )
     expected = [episode for slot, owed in enumerate(shares(episodes, slots)) for episode in played[slot][:owed]]
     assert list(zip(*count.scores(), strict=True)) == expected
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 4))
+def test_episodes_go_to_the_task_of_their_slot(episodes: int, slots: int, tasks: int) -> None:
+    where = [slot for slot, owed in enumerate(shares(episodes, slots)) for _ in range(owed)]
+    told = by_task(Scores([float(slot) for slot in where], where), slots=slots, tasks=tasks)
+    assert len(told) == tasks
+    for task, mine in enumerate(told):
+        assert mine.lengths == mine.returns == [slot for slot in where if slot % tasks == task]
 
 
 def test_there_must_be_an_episode() -> None:

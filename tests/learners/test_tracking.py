@@ -13,9 +13,15 @@ from clusterenv.learners.common.tracking import Tracker, saved_share
 from clusterenv.metrics import keys
 
 
-def batch(lag: Any = ((0, 0), (0, 0)), returns: Any = (), lengths: Any = (), divergence: Any = (np.nan, np.nan)) -> Any:
+def batch(
+    lag: Any = ((0, 0), (0, 0)),
+    returns: Any = (),
+    lengths: Any = (),
+    divergence: Any = (np.nan, np.nan),
+    slots: Any = (),
+) -> Any:
     lag = np.array(lag)
-    episodes = SimpleNamespace(returns=np.array(returns, float), lengths=np.array(lengths))
+    episodes = SimpleNamespace(returns=np.array(returns, float), lengths=np.array(lengths), slots=np.array(slots))
     return SimpleNamespace(steps=lag.size, lag=lag, divergence=np.array(divergence), episodes=episodes)
 
 
@@ -69,6 +75,20 @@ def test_the_return_is_the_mean_of_the_last_hundred() -> None:
     assert values["charts/episodic_return"] == tracker.mean_return == pytest.approx(np.mean(range(50, 150)))
     assert values["charts/episodic_length"] == pytest.approx(2 * np.mean(range(50, 150)))
     assert values["charts/episodes"] == 150
+
+
+def test_of_several_tasks_each_has_a_mean_of_its_own_last_hundred() -> None:
+    tracker = Tracker(workers=1, full_bytes=1, tasks=("low", "high", "never"))
+    for number in range(150):
+        tracker.take(batch(returns=[number, 1000.0 + number], lengths=[1, 1], slots=[3, 4]), waited_s=0.0)
+    assert tracker.task_returns["low"] == pytest.approx(np.mean(range(50, 150)))
+    assert tracker.task_returns["high"] == pytest.approx(1000 + np.mean(range(50, 150)))
+    values = tracker.metrics(stats(), seconds=1.0)
+    assert values["charts/episodic_return/low"] == tracker.task_returns["low"]
+    assert "charts/episodic_return/never" not in values
+    told = tracker.summary(stats(), env_id="x", seed=1, seconds=1.0).task_returns
+    assert math.isnan(told.pop("never"))
+    assert told == {name: tracker.task_returns[name] for name in ("low", "high")}
 
 
 def test_lag_and_divergence_are_those_of_the_last_batch_and_the_summary_has_all() -> None:

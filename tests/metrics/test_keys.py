@@ -41,7 +41,7 @@ def test_a_promised_name_is_there(name: str) -> None:
 
 def test_every_metric_has_a_unit_and_a_sentence() -> None:
     for metric in keys.METRICS.values():
-        assert re.fullmatch(r"(charts|losses|sync|cluster)/[A-Za-z_]+", metric.name)
+        assert re.fullmatch(r"(charts|losses|sync|cluster|replay|inference)/[A-Za-z0-9_]+", metric.name)
         assert metric.unit
         assert metric.sentence[0].isupper()
         assert metric.sentence.endswith(".")
@@ -57,5 +57,9 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         keys.find("charts/SPs")
 
 
-def test_reasons_of_syncs_need_no_list() -> None:
+def test_reasons_of_syncs_and_tasks_need_no_list() -> None:
     assert keys.find("sync/reason/lag").unit == "syncs"
+    task = keys.find("charts/episodic_return/Catch-v0-rows=5")
+    assert (task.name, task.unit) == ("charts/episodic_return/Catch-v0-rows=5", "reward")
+    assert task.sentence == "Mean return of the last 100 finished episodes of the task 'Catch-v0-rows=5'."
+    assert keys.find("losses/task_weight/Catch-v0").unit == "0-1"

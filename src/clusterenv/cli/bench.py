@@ -129,9 +129,9 @@ def advice(args: BenchArgs, plan: Plan) -> list[str]:
         "",
         *plan.reasons,
         "",
-        f"Let the policy act on the {plan.inference}: {plan.workers} worker(s) with {plan.envs_per_worker} environment(s) "
-        f"each, about {plan.rate:,.0f} steps per second if the learner keeps up ({plan.other_rate:,.0f} on the "
-        f"{other}).",
+        f"Let the policy act on the {plan.inference}: {plan.workers} worker(s) with {plan.envs_per_worker} "
+        f"environment(s) each, about {plan.rate:,.0f} steps per second if the learner keeps up "
+        f"({plan.other_rate:,.0f} on the {other}).",
         " ".join(words),
     ]
 

@@ -91,7 +91,8 @@ def _telling(curve: Curve) -> dict[str, Any]:
 
 def _label(settings: dict[str, Any], differing: list[str]) -> str:
     if not differing:
-        return f"{settings.get('algorithm', '')} on {settings.get('env_id', '')}"
+        played = f"{len(settings['tasks'])} tasks" if settings.get("tasks") else settings.get("env_id", "")
+        return f"{settings.get('algorithm', '')} on {played}"
     return ", ".join(f"{name}={settings[name]}" for name in differing if name in settings) or "default"
 
 

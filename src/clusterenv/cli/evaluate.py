@@ -92,11 +92,14 @@ def run(arguments: list[str]) -> int:
         return OK
     config, step = trained.config, trained.checkpoint.facts["global_step"]
     say(
-        f"{trained.entry.name.upper()} on {config.env_id} after {step:,} steps: {options.episodes} episodes, "
+        f"{trained.entry.name.upper()} on {config.title} after {step:,} steps: {options.episodes} episodes, "
         f"{'greedy' if options.greedy else 'sampled'} actions, seed {options.seed}."
     )
-    for name, spread in zip(("return", "length"), _spreads(scores), strict=True):
-        say(f"{name}: " + ", ".join(f"{what} {value:,.2f}" for what, value in spread._asdict().items()))
+    for task, mine in (_by_task(options, trained, scores) or {"": scores}).items():
+        if task:
+            say(f"{task}: {len(mine.returns)} episodes.")
+        for name, spread in zip(("return", "length"), _spreads(mine), strict=True):
+            say(f"{name}: " + ", ".join(f"{what} {_shown(value)}" for what, value in spread._asdict().items()))
     if cut := _cut(options, scores):
         complain(f"{cut} of these episodes did not end and were cut after {options.max_steps:,} steps (--max-steps).")
     for film in films:
@@ -110,7 +113,7 @@ def report(options: EvalOptions, trained: Trained, scores: Scores, films: list[s
     return {
         "run": trained.name,
         "algorithm": trained.entry.name,
-        "env_id": trained.config.env_id,
+        "env_id": trained.config.title,
         "global_step": trained.checkpoint.facts["global_step"],
         "episodes": options.episodes,
         "greedy": options.greedy,
@@ -121,6 +124,10 @@ def report(options: EvalOptions, trained: Trained, scores: Scores, films: list[s
         "returns": scores.returns,
         "lengths": scores.lengths,
         "films": films,
+        "tasks": {
+            task: {name: spread._asdict() for name, spread in zip(("return", "length"), _spreads(mine), strict=True)}
+            for task, mine in _by_task(options, trained, scores).items()
+        },
     }
 
 
@@ -128,6 +135,21 @@ def _spreads(scores: Scores) -> tuple[Any, Any]:
     from clusterenv.learners.common.evaluate import Spread
 
     return Spread.of(scores.returns), Spread.of(scores.lengths)
+
+
+def _by_task(options: EvalOptions, trained: Trained, scores: Scores) -> dict[str, Scores]:
+    """The scores of each task by its name; nothing if there is one task."""
+    from clusterenv.learners.common.evaluate import by_task
+
+    names = [task.name for task in trained.config.all_tasks()]
+    if len(names) == 1:
+        return {}
+    return dict(zip(names, by_task(scores, slots=_slots(options, len(names)), tasks=len(names)), strict=True))
+
+
+def _shown(value: float) -> str:
+    # Rewards of any task are told; what is small needs other digits than what is large.
+    return f"{value:,.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.3g}"
 
 
 def _cut(options: EvalOptions, scores: Scores) -> int:
@@ -155,10 +177,10 @@ def _play(options: EvalOptions, trained: Trained) -> tuple[Scores, list[str]]:
     from clusterenv.learners.common import evaluate
 
     learner = trained.entry.learner()(trained.config)
-    slots = min(options.episodes, options.num_envs)
+    slots = _slots(options, len(trained.config.all_tasks()))
     with _environments(options, trained, slots, options.cluster) as envs:
         if options.video is not None:
-            _check_camera(trained.config.env_id, envs)
+            _check_camera(trained.config.title, envs)
         network = evaluate.acting_network(learner, trained.checkpoint.tensors, envs)
         scores = evaluate.play(
             envs,
@@ -171,25 +193,35 @@ def _play(options: EvalOptions, trained: Trained) -> tuple[Scores, list[str]]:
     return scores, _film(options, trained, network) if options.video is not None else []
 
 
+def _slots(options: EvalOptions, tasks: int) -> int:
+    """How many play: at most one per episode, and as many of each task."""
+    slots = min(options.episodes, options.num_envs)
+    if slots < tasks:
+        raise ConfigError(
+            f"--episodes {options.episodes} and --num-envs {options.num_envs} must both be at least {tasks}: the run "
+            "has so many tasks."
+        )
+    return slots - slots % tasks
+
+
 def _environments(
     options: EvalOptions, trained: Trained, slots: int, cluster: str, camera: tuple[Any, ...] = ()
 ) -> AbstractContextManager[ClusterEnv]:
     from gymnasium.wrappers import TimeLimit
 
-    from clusterenv.env.make import make_vec
-    from clusterenv.learners.common.environments import closing
+    from clusterenv.learners.common.environments import closing, make
     from clusterenv.learners.common.evaluate import arguments_for_evaluation
 
-    config = trained.config
-    arguments = {
-        **config.env_kwargs(),
-        **arguments_for_evaluation(config.env_id),
-        **parse_env_args(options.env_args),
-        **({"render_mode": "rgb_array"} if camera else {}),
-    }
+    own = {**parse_env_args(options.env_args), **({"render_mode": "rgb_array"} if camera else {})}
     limit = functools.partial(TimeLimit, max_episode_steps=options.max_steps)
-    wrappers = [*config.wrappers(), limit, *camera]
-    return closing(make_vec(config.env_id, slots, wrappers=wrappers, cluster=cluster, **arguments))
+    tasks = [
+        task._replace(
+            kwargs={**task.kwargs, **arguments_for_evaluation(task.env_id), **own},
+            wrappers=(*task.wrappers, limit, *camera),
+        )
+        for task in trained.config.all_tasks()
+    ]
+    return closing(make(tasks, slots, cluster))
 
 
 def _check_camera(env_id: str, envs: ClusterEnv) -> None:

@@ -80,7 +80,7 @@ def _folder(entry: Entry, options: TrainOptions[Any]) -> tuple[RunFolder, Checkp
     settings, run = options.settings, options.run
     if run.resume is None:
         now = datetime.datetime.now()
-        folder = RunFolder.create(run.runs, env_id=settings.env_id, algorithm=entry.name, seed=settings.seed, now=now)
+        folder = RunFolder.create(run.runs, env_id=settings.title, algorithm=entry.name, seed=settings.seed, now=now)
         folder.write(entry.name, to_table(settings))
         return folder, None
     from clusterenv.learners.common.checkpoint import Checkpoints
@@ -123,7 +123,7 @@ def _recorder(
 def _views(entry: Entry, settings: LearnerConfig, run: RunOptions, folder: RunFolder) -> list[Sink]:
     """What is shown while the run goes on."""
     title = (
-        f"{entry.name.upper()} on {settings.env_id}, {settings.num_envs} environments on {settings.cluster}, "
+        f"{entry.name.upper()} on {settings.title}, {settings.num_envs} environments on {settings.cluster}, "
         f"seed {settings.seed}"
     )
     if run.json:
@@ -145,6 +145,8 @@ def _say_end(summary: Summary, folder: RunFolder, run: RunOptions) -> None:
         f"Done: return {summary.final_return:.1f} over the last 100 of {summary.episodes:,} episodes, "
         f"{summary.steps:,} steps in {summary.seconds:.0f} s ({summary.steps_per_second:,.0f} per second)."
     )
+    for name, mean in summary.task_returns.items():
+        say(f"Return of {name}: {mean:.4g}.")
     say(
         f"Weights: {summary.syncs:,} syncs of {summary.publishes:,} versions, {size(summary.bytes)} "
         f"({_saving(summary.saved)} than all weights at every version). Run: {_short(folder)}"

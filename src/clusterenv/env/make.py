@@ -35,6 +35,29 @@ class EnvFactory:
     wrappers: tuple[Wrapper, ...]
     module: str = ""  # that registers the environment, if the id named one
 
+    @classmethod
+    def of(
+        cls, id: str | EnvSpec, wrappers: Sequence[Wrapper] = (), *, check: bool = True, **kwargs: Any
+    ) -> EnvFactory:
+        """One environment as `make_vec` makes it, for `ClusterEnv([...])` with different ones.
+
+        Args:
+            id: an environment id, "module:id", or an `EnvSpec`.
+            wrappers: applied to it, on the worker.
+            check: whether Gymnasium's passive checker looks on; it warns of the same things in every copy.
+            **kwargs: for the environment.
+
+        Example:
+            >>> fast, slow = (EnvFactory.of("clusterenv/Recall-v0", delay=delay) for delay in (2, 20))
+            >>> envs = ClusterEnv([fast, slow, fast, slow], cluster="inproc")
+            >>> envs.close()
+        """
+        spec = _find_spec(id)
+        if spec.entry_point is None:
+            raise ConfigError(f"{spec.id} has no entry_point; pass vectorization_mode='vector_entry_point'.")
+        merged = {**spec.kwargs, **({} if check else {"disable_env_checker": True}), **kwargs}
+        return cls(_without_kwargs(spec), merged, tuple(wrappers), _module_of(id))
+
     def recipe(self) -> tuple[str, list[Any]]:
         """The module, and how another host makes the same environment by name."""
         known = gymnasium.registry.get(self.spec.id)

@@ -70,6 +70,12 @@ TD_LOSS = Metric("losses/td_loss", "reward^2", "Half the mean squared error of t
 TD_ERROR = Metric("losses/td_error", "reward", "Mean size of the error of the Q-values; priorities are made of it.")
 Q_MEAN = Metric("losses/q_mean", "reward", "Mean of what the Q functions say of the actions that were taken.")
 REPLAY_SIZE = Metric("replay/size", "items", "Items in the memory that can be sampled.")
+REPLAY_RATIO = Metric(
+    "replay/samples_per_insert", "1", "Samples for each item that went in after the first, since the run began."
+)
+REPLAY_FULL = Metric(
+    "replay/insertions_wait", "0-1", "Share of updates at which new steps had to wait, since the learner was behind."
+)
 
 POLICY_LAG_MIN = Metric(
     "sync/policy_lag_min", "versions", "Smallest gap between the head's version and the acting one."
@@ -107,8 +113,17 @@ INFERENCE_P99 = Metric("inference/latency_p99_ms", "ms", "The same: one inferenc
 
 METRICS: dict[str, Metric] = {value.name: value for value in list(globals().values()) if isinstance(value, Metric)}
 
-# Why syncs happened is a count per reason, and rules may add reasons: the names share a beginning.
+# Why syncs happened is a count per reason, and rules may add reasons: the names share a beginning. So with tasks.
 REASON_PREFIX = "sync/reason/"
+TASK_RETURN_PREFIX = "charts/episodic_return/"
+TASK_WEIGHT_PREFIX = "losses/task_weight/"
+
+
+_FAMILIES = {
+    REASON_PREFIX: ("syncs", "Syncs in the interval whose reason was"),
+    TASK_RETURN_PREFIX: ("reward", "Mean return of the last 100 finished episodes of the task"),
+    TASK_WEIGHT_PREFIX: ("0-1", "V-MPO: share of the weights of the chosen transitions that belongs to the task"),
+}
 
 
 def find(name: str) -> Metric:
@@ -123,8 +138,9 @@ def find(name: str) -> Metric:
         >>> find("sync/reason/divergence").sentence
         "Syncs in the interval whose reason was 'divergence'."
     """
-    if name.startswith(REASON_PREFIX):
-        return Metric(name, "syncs", f"Syncs in the interval whose reason was {name[len(REASON_PREFIX) :]!r}.")
+    for prefix, (unit, sentence) in _FAMILIES.items():
+        if name.startswith(prefix):
+            return Metric(name, unit, f"{sentence} {name[len(prefix) :]!r}.")
     if name not in METRICS:
         raise ConfigError(unknown("metric", name, METRICS))
     return METRICS[name]

@@ -5,5 +5,6 @@ They need NumPy and Gymnasium alone, and every host of a cluster knows them by n
 
 from clusterenv.wrappers.last import LastActionReward
 from clusterenv.wrappers.quiet import KeepInfos
+from clusterenv.wrappers.task import ShowTask
 
-__all__ = ["KeepInfos", "LastActionReward"]
+__all__ = ["KeepInfos", "LastActionReward", "ShowTask"]

@@ -88,7 +88,7 @@ def test_nothing_is_learned_before_the_memory_is_filled() -> None:
     before = subject.network.weight.clone()
     metrics = subject.update([1.0, 2.0], 1.0, lambda: None)  # type: ignore[arg-type]
     assert subject.needs_batch
-    assert metrics == {"replay/size": 2}
+    assert metrics == {"replay/size": 2, "replay/samples_per_insert": 0.0, "replay/insertions_wait": 0.0}
     assert torch.equal(subject.network.weight, before)
 
 
@@ -102,6 +102,15 @@ def test_the_rate_decides_whether_it_needs_or_takes_a_batch() -> None:
     while subject.takes_batch:
         subject.limiter.inserted(1)
     assert subject.limiter.allowed - subject.limiter.samples == slack
+
+
+def test_the_metrics_tell_who_waits_for_whom() -> None:
+    subject = updater()
+    metrics = subject.update([0.0] * 24, 1.0, lambda: None)  # type: ignore[arg-type]
+    assert (metrics["replay/samples_per_insert"], metrics["replay/insertions_wait"]) == (0.1, 1.0)
+    while not subject.needs_batch:
+        metrics = subject.update(None, 1.0, lambda: None)
+    assert (metrics["replay/samples_per_insert"], metrics["replay/insertions_wait"]) == (1.0, 0.0)
 
 
 def test_the_memory_is_told_what_surprised() -> None:

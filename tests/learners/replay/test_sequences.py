@@ -166,6 +166,16 @@ def test_new_priorities_count_and_stale_ones_do_not() -> None:
     assert (replay.sample(50).ids == 8).all()
 
 
+def test_what_comes_too_late_is_not_taken() -> None:
+    world = World(1, ends=0.0)
+    world.first[0] = True
+    replay = replay_of(Cutting(4, 2, 0), slots=1, capacity=12)
+    assert replay.add(world.play(3, [0])).tolist() == []
+    # Of 15 steps 3 are gone, and with them the burn-in of the one at 4.
+    assert replay.add(world.play(12, [0])).tolist() == [8]
+    assert set(replay.sample(20).ids.tolist()) == {8}
+
+
 def test_nothing_is_kept_beside_the_lanes_for_longer_than_needed() -> None:
     world = World(SLOTS, ends=0.3)
     replay = replay_of(Cutting(6, 3, 2))

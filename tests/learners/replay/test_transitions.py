@@ -131,14 +131,29 @@ def test_follows_the_script() -> None:
         assert made[3] == 0 or names[int(made[4])] == expected["s_boot"]
 
 
-def test_a_lost_worker_is_no_part_of_what_comes_after() -> None:
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_lost_worker_is_no_part_of_what_comes_after(steps: int) -> None:
     world = World(1, ends=0.0)
     replay = replay_of(slots=1, n_step=3)
-    before, after = world.play(4, [0]), world.play(4, [0], [True])
+    before, after = world.play(4, [0]), world.play(steps, [0], [True])
     assert replay.add(before) == 2
-    assert replay.add(after) == 2 + 2  # those that waited end where the worker did
+    assert replay.add(after) == 2 + max(0, steps - 2)  # those that waited end where the worker did
     last = everything(replay)[3]
     assert last[3:] == pytest.approx((0.9, before.obs[4, 0]))
+
+
+def test_what_nobody_valued_gets_the_largest_priority_so_far() -> None:
+    world = World(1, ends=0.0)
+    replay = replay_of(slots=1, prioritized=True, alpha=1.0, beta=1.0)
+    for lost in (False, True):
+        batch = world.play(3, [0], [lost])
+        batch.reward[:] = 4.0
+        batch.reward[0] = 9.0  # the largest error, since everything else is nothing
+        replay.add(batch, taken=np.zeros((3, 1)), best=np.zeros((3, 1)))
+    sample = replay.sample(4000)
+    chances = dict(zip(sample.ids.tolist(), (1 / sample.weights).tolist(), strict=True))
+    # What step 2 led to was seen, but its worker was lost before it could act there.
+    assert [chances[k] / chances[1] for k in range(5)] == pytest.approx([9 / 4, 1, 9 / 4, 9 / 4, 1], rel=1e-4)
 
 
 def test_new_priorities_count_and_stale_ones_do_not() -> None:

@@ -35,7 +35,7 @@ class ApeXConfig(ReplayConfig):
         {0.05}
     """
 
-    aps_threshold: ClassVar[float] = 0.2
+    aps_threshold: ClassVar[float] = 0.3
     # Nothing ties the network to the policy that acted: it does not stand still until workers have newer weights.
     aps_stall_after: ClassVar[int | None] = None
 
@@ -55,6 +55,8 @@ class ApeXConfig(ReplayConfig):
     """tell the value of a state and the advantages of the choices apart"""
     body: Literal["mlp", "shallow", "deep", "nature"] = "mlp"
     """what looks at an observation: dense layers, or for images the small or the deep network of IMPALA, or DQN's"""
+    stacked: bool = False
+    """images are stacks of frames, the newest last, as those of Atari: keep each frame once"""
     reward: RewardTransform = "none"
     """what the learner makes of rewards; returns are told as they are"""
     reward_scale: float = 1.0

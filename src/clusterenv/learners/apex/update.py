@@ -48,6 +48,7 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
             alpha=config.priority_exponent,
             beta=config.importance_exponent,
             seed=config.seed,
+            stacked=config.stacked,
         )
         super().__init__(config, network, _optimizer(config, network), memory)
 
@@ -126,5 +127,6 @@ def _network(config: ApeXConfig, observation_space: Space[Any], action_space: Sp
 
 def _optimizer(config: ApeXConfig, network: QNetwork) -> torch.optim.Optimizer:
     if config.optimizer == "adam":
-        return torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+        # In one kernel: for a small network the optimiser is a fifth of an update, and this a third of that.
+        return torch.optim.Adam(network.parameters(), lr=config.learning_rate, fused=True)
     return torch.optim.RMSprop(network.parameters(), config.learning_rate, alpha=0.95, eps=1.5e-7, centered=True)

@@ -10,6 +10,7 @@ from clusterenv.config import check_num_envs, parse_cluster
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.env_args import parse_env_args
 from clusterenv.learners.common.sync import SyncConfig
+from clusterenv.learners.common.tasks import Task, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +139,15 @@ class LearnerConfig:
     def wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         """What is put around each environment, on its worker."""
         return ()
+
+    def all_tasks(self) -> tuple[Task, ...]:
+        """What the slots play, in turn: one task, unless a learner takes several."""
+        return (Task(self.env_id, self.env_id, self.env_kwargs(), self.wrappers()),)
+
+    @property
+    def title(self) -> str:
+        """What is played, for people and for the names of folders."""
+        return title_of(self.all_tasks())
 
     def _check_inference(self) -> None:
         check("inference_wait_ms", self.inference_wait_ms, least=0)

@@ -26,12 +26,13 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./:-]*")
 _PYTHON = {"True": "true", "False": "false", "None": None}
 
 
-def parse_env_args(arguments: Sequence[str]) -> dict[str, Any]:
+def parse_env_args(arguments: Sequence[str], where: str = "env_args") -> dict[str, Any]:
     """The keyword arguments of an environment.
 
     Args:
         arguments: each "name=value". A value is a number, true or false, a word, a "text in quotes", [a, list] or
             {a = "table"}.
+        where: they were given, for messages.
 
     Raises:
         ConfigError: one cannot be read, or has a name that is no environment's business.
@@ -45,35 +46,35 @@ def parse_env_args(arguments: Sequence[str]) -> dict[str, Any]:
         name, equals, text = argument.partition("=")
         name = name.strip()
         if not equals or not name.isidentifier():
-            raise ConfigError(f"env_args has {argument!r}, which is not name=value, such as delay=20 or game=Pong.")
+            raise ConfigError(f"{where} has {argument!r}, which is not name=value, such as delay=20 or game=Pong.")
         if name in RESERVED:
             raise ConfigError(
-                f"env_args has {argument!r}, but {name} is not an argument of the environment. Settings have their own "
+                f"{where} has {argument!r}, but {name} is not an argument of the environment. Settings have their own "
                 "names: num_envs, cluster, last_inputs."
             )
         if name in found:
-            raise ConfigError(f"env_args has {name!r} twice: {found[name]!r} and {text.strip()!r}. Leave one out.")
-        found[name] = _value(name, text.strip())
+            raise ConfigError(f"{where} has {name!r} twice: {found[name]!r} and {text.strip()!r}. Leave one out.")
+        found[name] = _value(name, text.strip(), where)
     return found
 
 
-def _value(name: str, text: str) -> Any:
+def _value(name: str, text: str, where: str) -> Any:
     if text in _PYTHON:
         meant = _PYTHON[text]
         hint = f"Write {name}={meant}" if meant else "There is no such value: leave the argument out"
-        raise ConfigError(f"env_args has {name}={text}. {hint}; for the text, put it in quotes: {name}='\"{text}\"'.")
+        raise ConfigError(f"{where} has {name}={text}. {hint}; for the text, put it in quotes: {name}='\"{text}\"'.")
     try:
         table = toml.loads(f"value = {text}")
     except (ValueError, RecursionError) as error:  # a ValueError: no TOML, or a number too long
         if _WORD.fullmatch(text):
             return text
         raise ConfigError(
-            f"env_args has {name}={text!r}, which is neither a word nor a value as in TOML ({error}). Texts that are "
+            f"{where} has {name}={text!r}, which is neither a word nor a value as in TOML ({error}). Texts that are "
             f"more than a word need quotes twice, for the shell and for TOML: {name}='\"two words\"'."
         ) from error
     if table.keys() != {"value"} or not _plain(table["value"]):
         raise ConfigError(
-            f"env_args has {name}={text!r}, which must be one number, boolean, text, list or table. Dates are none of "
+            f"{where} has {name}={text!r}, which must be one number, boolean, text, list or table. Dates are none of "
             "these: put them in quotes."
         )
     return table["value"]

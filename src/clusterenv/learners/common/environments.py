@@ -4,31 +4,61 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import textwrap
 import warnings
 from typing import TYPE_CHECKING
 
-from clusterenv.env.make import make_vec
+from clusterenv.env.make import EnvFactory, make_vec
+from clusterenv.env.vector import ClusterEnv
 from clusterenv.envs import EPISODE_CONTINUES
+from clusterenv.errors import SpaceMismatch
+from clusterenv.learners.common.tasks import task_of
 from clusterenv.wrappers import KeepInfos
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from clusterenv.config import Cluster
-    from clusterenv.env.vector import ClusterEnv
     from clusterenv.learners.common.config import LearnerConfig
+    from clusterenv.learners.common.tasks import Task
+
+_MAX_REASON = 300  # characters
 
 
 @contextlib.contextmanager
 def environments(config: LearnerConfig, cluster: str | Cluster) -> Iterator[ClusterEnv]:
     """The environments of the settings, on a cluster, closed at the end."""
-    wrappers = config.wrappers()
+    tasks = config.all_tasks()
     if config.inference == "head":
-        wrappers += (functools.partial(KeepInfos, keep=(EPISODE_CONTINUES,)),)
-    with closing(
-        make_vec(config.env_id, config.num_envs, wrappers=wrappers, cluster=cluster, **config.env_kwargs())
-    ) as envs:
+        quiet = functools.partial(KeepInfos, keep=(EPISODE_CONTINUES,))
+        tasks = tuple(task._replace(wrappers=(*task.wrappers, quiet)) for task in tasks)
+    with closing(make(tasks, config.num_envs, cluster)) as envs:
         yield envs
+
+
+def make(tasks: Sequence[Task], slots: int, cluster: str | Cluster) -> ClusterEnv:
+    """The environments of these tasks, dealt out to so many slots.
+
+    Raises:
+        SpaceMismatch: the tasks do not share their spaces.
+    """
+    if len(tasks) == 1:
+        (task,) = tasks
+        return make_vec(task.env_id, slots, wrappers=task.wrappers, cluster=cluster, **task.kwargs)
+    factories = []
+    for slot in range(slots):
+        task = tasks[task_of(slot, len(tasks))]
+        factories.append(EnvFactory.of(task.env_id, task.wrappers, check=slot < len(tasks), **task.kwargs))
+    try:
+        # A network looks at shape and dtype: bounds of observations may differ.
+        return ClusterEnv(factories, cluster=cluster, observation_mode="different")
+    except SpaceMismatch as error:
+        numbered = ", ".join(f"slot {number}: {task.name}" for number, task in enumerate(tasks))
+        reason = textwrap.shorten(str(error).rstrip("."), _MAX_REASON, placeholder=" ...")  # it may list all slots
+        raise SpaceMismatch(
+            f"the tasks do not fit together: {reason}. One agent needs observations and actions of one form; a wrapper "
+            f"can translate. Played by {numbered}."
+        ) from error
 
 
 @contextlib.contextmanager

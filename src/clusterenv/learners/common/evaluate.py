@@ -12,6 +12,7 @@ import numpy as np
 
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.config import check
+from clusterenv.learners.common.tasks import task_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,6 +107,19 @@ class Count:
         """What was kept."""
         every = [episode for kept in self._kept for episode in kept]
         return Scores([total for total, _ in every], [length for _, length in every])
+
+
+def by_task(scores: Scores, *, slots: int, tasks: int) -> list[Scores]:
+    """The scores of each of several tasks that were dealt out to the slots.
+
+    Example:
+        >>> by_task(Scores([1.0, 2.0, 0.1, 0.2], [9, 9, 5, 5]), slots=2, tasks=2)[1]
+        Scores(returns=[0.1, 0.2], lengths=[5, 5])
+    """
+    owed = shares(len(scores.returns), slots)
+    task = [task_of(slot, tasks) for slot, episodes in enumerate(owed) for _ in range(episodes)]
+    parts = [[index for index, mine in enumerate(task) if mine == number] for number in range(tasks)]
+    return [Scores([scores.returns[i] for i in part], [scores.lengths[i] for i in part]) for part in parts]
 
 
 def play(envs: ClusterEnv, policy: Any, *, episodes: int, seed: int, greedy: bool, runtime: str = "auto") -> Scores:

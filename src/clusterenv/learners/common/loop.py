@@ -104,7 +104,7 @@ class Learner(abc.ABC, Generic[Config]):
     def summary(self) -> Summary:
         """What came of the run so far."""
         told = self._tracker.summary(
-            self._stats, env_id=self.config.env_id, seed=self.config.seed, seconds=self._seconds
+            self._stats, env_id=self.config.title, seed=self.config.seed, seconds=self._seconds
         )
         return replace(told, interrupted=self._interrupted)
 
@@ -128,6 +128,7 @@ class Learner(abc.ABC, Generic[Config]):
             "episodes": tracker.episodes,
             "returns": list(tracker.returns),
             "lengths": list(tracker.lengths),
+            "task_returns": [list(returns) for returns in tracker.by_task],
             "seconds": self._seconds,
             "epoch": self._epoch,
         }
@@ -144,8 +145,13 @@ class Learner(abc.ABC, Generic[Config]):
         config = self.config
         with environments(config, self._cluster) as envs:
             self._updater = self.make_updater(envs.single_observation_space, envs.single_action_space)
-            weights = full_bytes(self.updater.weights(), config.encoding)
-            self._tracker = Tracker(envs.cluster.workers, weights, config.scored_slots())
+            names = tuple(task.name for task in config.all_tasks())
+            self._tracker = Tracker(
+                envs.cluster.workers,
+                full_bytes(self.updater.weights(), config.encoding),
+                tasks=names if len(names) > 1 else (),
+                scored=config.scored_slots(),
+            )
             if self.resume is not None:
                 self._restore(self.resume)
             yield envs
@@ -156,6 +162,8 @@ class Learner(abc.ABC, Generic[Config]):
         tracker.steps, tracker.episodes = facts["global_step"], facts["episodes"]
         tracker.returns.extend(facts["returns"])
         tracker.lengths.extend(facts["lengths"])
+        for kept, returns in zip(tracker.by_task, facts.get("task_returns", ()), strict=False):
+            kept.extend(returns)
         self._earlier_s = facts["seconds"]
         self._epoch = facts.get("epoch", 0) + 1
 

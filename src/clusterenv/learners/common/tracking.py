@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clusterenv.learners.common.tasks import task_of
 from clusterenv.metrics import keys
 from clusterenv.sync.codec import encode, rounded
 from clusterenv.sync.versions import Version
@@ -27,7 +28,7 @@ class Summary:
     """What came of a run.
 
     Attributes:
-        env_id: the environment.
+        env_id: the environment, or those of several tasks.
         seed: of the run.
         steps: environment steps, over all workers.
         seconds: from the first to the last.
@@ -44,6 +45,7 @@ class Summary:
         divergence_max: the largest of these.
         restarts: workers that were lost and started afresh.
         interrupted: whether it was stopped from outside.
+        task_returns: of several tasks, the mean return of each over its last 100 episodes; NaN if none finished.
     """
 
     env_id: str
@@ -63,6 +65,7 @@ class Summary:
     divergence_max: float
     restarts: int = 0
     interrupted: bool = False
+    task_returns: dict[str, float] = field(default_factory=dict)
 
     @property
     def steps_per_second(self) -> float:
@@ -83,6 +86,7 @@ class Tracker:
         workers: how many the run asked for.
         full_bytes: the size of all weights, encoded without a base.
         scored: the slots whose returns count; None for all.
+        tasks: the names of several, () if there is one.
         steps: so far.
         episodes: finished so far.
     """
@@ -90,12 +94,14 @@ class Tracker:
     workers: int
     full_bytes: int
     scored: range | None = None
+    tasks: tuple[str, ...] = ()
     steps: int = 0
     episodes: int = 0
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     lengths: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def __post_init__(self) -> None:
+        self.by_task: list[deque[float]] = [deque(maxlen=WINDOW) for _ in self.tasks]
         self._lag_sum, self._lag_max, self._seen = 0.0, 0, 0
         self._divergences: list[tuple[float, float]] = []
         self._batch_values: dict[str, float] = {}
@@ -107,6 +113,12 @@ class Tracker:
         """Mean return of the last 100 finished episodes; NaN before the first."""
         return float(np.mean(self.returns)) if self.returns else math.nan
 
+    @property
+    def task_returns(self) -> dict[str, float]:
+        """Of several tasks, the mean return of each over its last 100 finished episodes; NaN before the first."""
+        means = [float(np.mean(returns)) if returns else math.nan for returns in self.by_task]
+        return dict(zip(self.tasks, means, strict=True))
+
     def take(self, batch: Batch, waited_s: float) -> None:
         """Count a batch for which the learner waited this long."""
         self.steps += batch.steps
@@ -116,6 +128,9 @@ class Tracker:
         counts = slice(None) if self.scored is None else np.isin(episodes.slots, self.scored)
         self.returns.extend(np.asarray(episodes.returns, float)[counts].tolist())
         self.lengths.extend(np.asarray(episodes.lengths, float)[counts].tolist())
+        if self.tasks:
+            for told, slot in zip(episodes.returns, episodes.slots, strict=True):
+                self.by_task[task_of(int(slot), len(self.tasks))].append(float(told))
         self._seen += batch.lag.size
         self._lag_sum += float(batch.lag.sum())
         self._lag_max = max(self._lag_max, int(batch.lag.max()))
@@ -151,6 +166,7 @@ class Tracker:
         if self.returns:
             values |= {keys.EPISODIC_RETURN.name: self.mean_return}
             values |= {keys.EPISODIC_LENGTH.name: float(np.mean(self.lengths))}
+            values |= {f"{keys.TASK_RETURN_PREFIX}{name}": mean for name, mean in self.task_returns.items()}
         if passed > 0:
             values[keys.SPS.name] = (self.steps - self._steps_before) / passed
             values[keys.LEARNER_WAIT.name] = min(1.0, self._waited_s / passed)
@@ -184,6 +200,7 @@ class Tracker:
             divergence_mean=float(divergences[:, 0].mean()),
             divergence_max=float(divergences[:, 1].max()),
             restarts=int(stats.get("restarts", 0)),
+            task_returns=self.task_returns,
         )
 
     def _since(self, stats: Mapping[str, Any], name: str) -> float:

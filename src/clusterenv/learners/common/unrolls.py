@@ -38,8 +38,10 @@ class Said(NamedTuple):
     next_value: Tensor
 
 
-def network_for(config: UnrollConfig, observation_space: Space[Any], action_space: Space[Any]) -> Network:
-    """The network that the settings describe, with its first weights, on the learner's device."""
+def network_for(
+    config: UnrollConfig, observation_space: Space[Any], action_space: Space[Any], *, tasks: int = 1
+) -> Network:
+    """The network that the settings describe, with a value for each task and its first weights, on the device."""
     return seeded(
         lambda: make_network(
             observation_space,
@@ -48,21 +50,30 @@ def network_for(config: UnrollConfig, observation_space: Space[Any], action_spac
             hidden=config.hidden,
             lstm=config.lstm,
             normalize=config.normalize_observations,
+            values=tasks,
         ),
         config.seed,
     ).to(config.device)
 
 
-def read(network: Network, batch: Batch) -> Said:
-    """Let a network look at a batch."""
+def read(network: Network, batch: Batch, task: Tensor | None = None) -> Said:
+    """Let a network look at a batch.
+
+    Args:
+        network: with one value, or with one for each task.
+        batch: what it looks at.
+        task: of each slot, [N]; None if there is one value.
+    """
     told = network.unroll(batch.obs, batch.state, batch.first, batch.final_obs, batch.final_at)
-    params = told.params[:-1]
+    params, value, final_value = told.params[:-1], told.value, told.final_value
+    if task is not None:
+        slot, ended = torch.arange(len(task), device=task.device), batch.final_at[1]
+        value = value[:, slot, task]  # [T + 1, N, tasks] -> [T + 1, N]
+        final_value = final_value.gather(1, task[ended].unsqueeze(1)).squeeze(1)  # [K, tasks] -> [K]
     # The last value is only counted on, never learned.
-    next_value = gae.next_values(
-        told.value.detach(), batch.terminated, batch.truncated, told.final_value, batch.final_at
-    )
+    next_value = gae.next_values(value.detach(), batch.terminated, batch.truncated, final_value, batch.final_at)
     logp = torch_distributions.log_prob(network.distribution, params, batch.action)
-    return Said(params, logp, told.value[:-1], next_value)
+    return Said(params, logp, value[:-1], next_value)
 
 
 def rewards(config: UnrollConfig, batch: Batch) -> Tensor:

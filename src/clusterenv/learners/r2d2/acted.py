@@ -32,7 +32,8 @@ class Acted:
 
     def __init__(self, config: R2D2Config) -> None:
         self._config = config
-        # A sequence is complete with the step that ends it, in a batch that may hold all fragments of a worker.
+        # A sequence is complete with the step that ends it, in a batch that may hold all fragments of a worker. Of what
+        # is older still nothing is known.
         self._steps = config.length + config.rollout_steps * (config.stream_buffers + 1)
         shape = (config.num_envs, self._steps)
         self._taken, self._best, self._reward = np.zeros((3, *shape), np.float32)
@@ -73,7 +74,8 @@ class Acted:
         terminated, truncated = part(self._terminated)[:-1], part(self._truncated)[:-1]
         over = (terminated | truncated).cumsum(0) - (terminated | truncated).long() > 0
         known = terminated | (torch.from_numpy(next_is_there) & ~truncated)
-        mask = torch.from_numpy(k[:-1] < self._heads[slot]) & ~over & known
+        kept = (k[:-1] < self._heads[slot]) & (start >= self._heads[slot] - self._steps)
+        mask = torch.from_numpy(kept) & ~over & known
         follows = unsquash(part(self._best)[1:], config.rescaling).masked_fill(terminated, 0.0)
         ended = ends(terminated, truncated, mask)
         returns = n_step_returns(part(self._reward)[:-1], follows, ended, gamma=config.gamma, n=config.n_step)

@@ -61,7 +61,7 @@ class R2D2Config(ReplayConfig):
     """start sequences from the memory that the policy had when it acted; False starts them from zero"""
     eta: float = 0.9
     """share of the largest error of a sequence in its priority; the rest is their mean"""
-    adam_epsilon: float = 1e-3
+    adam_epsilon: float = 1e-5
     """of Adam: a small one makes large steps where gradients are small"""
     rescaling: float = 1e-3
     """slope at large returns of the squashed scale on which Q-values are learned"""

@@ -28,22 +28,12 @@ if TYPE_CHECKING:
 class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
     """The network, its target, Adam, the sequences, and what a sample of them does to the network."""
 
+    memory: SequenceReplay
+
     def __init__(self, config: R2D2Config, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        network = seeded(
-            lambda: make_q_network(
-                observation_space,
-                action_space,
-                epsilon=config.epsilons(),
-                body=config.body,
-                hidden=config.hidden,
-                lstm=config.lstm,
-                dueling=config.dueling,
-                normalize=config.normalize_observations,
-            ),
-            config.seed,
-        ).to(config.device)
+        network = _network(config, observation_space, action_space)
         self.every_state = config.stored_state and bool(network.state)
-        self._sequences = SequenceReplay(
+        memory = SequenceReplay(
             observation_space,
             network.distribution.action,
             network.state if self.every_state else (),
@@ -58,7 +48,7 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
             seed=config.seed,
         )
         adam = torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=config.adam_epsilon)
-        super().__init__(config, network, adam, self._sequences)
+        super().__init__(config, network, adam, memory)
         self._acted = Acted(config) if config.prioritized else None
 
     @property
@@ -70,35 +60,29 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
         """Put a batch into the memory, with what the policy that acted thought of it as first priorities."""
         config = self.config
         if config.normalize_observations:
-            self.network.learn_scale(trees.each(lambda array: torch.as_tensor(array[:-1]).flatten(0, 1), batch.obs))
-        ids = self._sequences.add(batch)
+            seen = trees.each(lambda array: torch.as_tensor(array[:-1], device=config.device), batch.obs)
+            self.network.learn_scale(trees.rows(seen))
+        ids = self.memory.add(batch)
         if self._acted is not None:
             self._acted.add(batch)
             start, slot = np.divmod(ids, config.num_envs)
             surprise = self._acted.priorities(slot, start)
             known = ~np.isnan(surprise)
-            self._sequences.update(ids[known], surprise[known])
+            self.memory.update(ids[known], surprise[known])
         return len(ids)
 
     def learn(self, sample: Drawn, left: float) -> Learned:
-        """One gradient step."""
+        """One gradient step; the priorities are made of the errors before it."""
         config, data = self.config, sample.data
         self.anneal(left)
-        q = self._unroll(self.network, data)
+        q = unroll(self.network, data, config.burn_in)
         with torch.no_grad():
-            target_q = self._unroll(self.target, data)
-        action, reward, terminated, truncated, mask = (
-            part[config.burn_in :] for part in (data.action, data.reward, data.terminated, data.truncated, data.mask)
-        )
+            target_q = unroll(self.target, data, config.burn_in)
+        parts = (data.action, data.reward, data.terminated, data.truncated, data.mask)
+        action, reward, terminated, truncated, mask = (part[config.burn_in :] for part in parts)
+        ended = ends(terminated, truncated, mask)
         aim = targets(
-            q,
-            target_q,
-            reward,
-            terminated,
-            ends(terminated, truncated, mask),
-            gamma=config.gamma,
-            n=config.n_step,
-            epsilon=config.rescaling,
+            q, target_q, reward, terminated, ended, gamma=config.gamma, n=config.n_step, epsilon=config.rescaling
         )
         error = aim - taken(q[:-1], action)
         weights: Any = sample.weights
@@ -109,36 +93,51 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
         self.optimizer.step()
         metrics = {
             keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
-            keys.GRAD_NORM.name: norm.item(),
             keys.TD_LOSS.name: loss.item(),
-            keys.Q_MEAN.name: taken(q[:-1], action)[mask].mean().item(),
+            keys.TD_ERROR.name: error.detach()[mask].abs().mean().item(),
+            keys.Q_MEAN.name: taken(q[:-1], action).detach()[mask].mean().item(),
+            keys.GRAD_NORM.name: norm.item(),
         }
-        return Learned(metrics, priority(error, mask, config.eta).cpu().numpy())
-
-    def _unroll(self, network: QNetwork, data: Any) -> Tensor:
-        """The Q-values of what is learned from and of what follows it, [m + 1, B, A].
-
-        The steps before only bring the memory of this network up to date: no gradient goes back into them.
-
-        Args:
-            network: the one that learns, or its target.
-            data: `Sequences` as tensors.
-        """
-        state = data.state if self.every_state else self._zeros(data.first.shape[1])
-        before = self.config.burn_in
-        if network.state and before:
-            with torch.no_grad():
-                prefix = trees.each(lambda array: array[:before], data.obs)
-                states = network.unroll(prefix, state, data.first[:before], *_nothing(data)).state
-                state = tuple(part[-1] for part in states)
-        rest = trees.each(lambda array: array[before:], data.obs)
-        return network.unroll(rest, state, data.first[before:], *_nothing(data)).q
-
-    def _zeros(self, rows: int) -> tuple[Tensor, ...]:
-        return tuple(torch.zeros(rows, *leaf.shape, device=self.config.device) for leaf in self.network.state)
+        return Learned(metrics, priority(error, mask, config.eta).cpu().numpy() if config.prioritized else None)
 
 
-def _nothing(data: Any) -> tuple[Any, tuple[Tensor, Tensor]]:
-    """No last observations beside the others: in a sequence they follow the last step."""
-    nowhere = torch.zeros(0, dtype=torch.long, device=data.mask.device)
-    return trees.each(lambda array: array[:0, 0], data.obs), (nowhere, nowhere)
+def unroll(network: QNetwork, sequences: Any, burn_in: int) -> Tensor:
+    """The Q-values of the steps of sequences that are learned from, and of what follows them, [m + 1, B, A].
+
+    The network starts from the state that is stored with a sequence, or from zero if none is. The steps of burn-in only
+    bring its memory up to date: no gradient goes back into them.
+
+    Args:
+        network: the one that learns, or its target; each has a memory of its own of what it saw.
+        sequences: `Sequences` as tensors.
+        burn_in: how many steps come before those that are learned from.
+    """
+    first, nowhere = sequences.first, torch.zeros(0, dtype=torch.long, device=sequences.first.device)
+    # The last observation of an episode follows its last step here: there are none beside the others.
+    finals = trees.each(lambda array: array[:0, 0], sequences.obs), (nowhere, nowhere)
+    state = sequences.state or tuple(
+        torch.zeros(first.shape[1], *leaf.shape, device=first.device) for leaf in network.state
+    )
+    if state and burn_in:
+        with torch.no_grad():
+            before = trees.each(lambda array: array[:burn_in], sequences.obs)
+            state = tuple(part[-1] for part in network.unroll(before, state, first[:burn_in], *finals).state)
+    rest = trees.each(lambda array: array[burn_in:], sequences.obs)
+    return network.unroll(rest, state, first[burn_in:], *finals).q
+
+
+def _network(config: R2D2Config, observation_space: Space[Any], action_space: Space[Any]) -> QNetwork:
+    """The network that the settings describe, with its first weights, on the learner's device."""
+    return seeded(
+        lambda: make_q_network(
+            observation_space,
+            action_space,
+            epsilon=config.epsilons(),
+            body=config.body,
+            hidden=config.hidden,
+            lstm=config.lstm,
+            dueling=config.dueling,
+            normalize=config.normalize_observations,
+        ),
+        config.seed,
+    ).to(config.device)

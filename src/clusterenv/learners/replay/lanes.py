@@ -159,8 +159,9 @@ class Lanes:
     def observations(self, slot: Array, k: Array) -> list[Array]:
         """The leaves of what was seen before these steps; for a head, of what was seen last."""
         where = self.place(slot, k)
-        leaves = [column[where] if depth == 1 else None for column, depth in zip(self._obs, self._depths, strict=True)]
-        return [self._stacks(at, slot, k) if leaf is None else leaf for at, leaf in enumerate(leaves)]
+        return [
+            self._obs[at][where] if depth == 1 else self._stacks(at, slot, k) for at, depth in enumerate(self._depths)
+        ]
 
     def finals(self, slot: Array, k: Array) -> list[Array]:
         """The leaves of what was seen after these steps, each of which was truncated."""
@@ -209,6 +210,7 @@ class Lanes:
 
     def restore(self, saved: Saved, prefix: str) -> None:
         """Take what was saved."""
+        self._flags[:] = 0
         saved.read_into(f"{prefix}.heads", self.heads)
         for number, column in enumerate(self._columns):
             saved.read_into(f"{prefix}.column.{number}", self._used(column))

@@ -41,6 +41,11 @@ class RateLimiter:
         return self.samples_per_insert * max(0, self.inserts - self.start)
 
     @property
+    def ratio(self) -> float:
+        """Samples for each insertion after the first ones, so far; 0 before."""
+        return self.samples / max(1, self.inserts - self.start)
+
+    @property
     def may_insert(self) -> bool:
         """Whether the sampling is near enough behind."""
         return self.inserts < self.start or self.allowed - self.samples < self.slack

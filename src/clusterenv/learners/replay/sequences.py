@@ -249,7 +249,7 @@ class SequenceReplay:
         starts = self._cutting.complete(episode.origin, episode.start, stop, ended)
         # An episode that has ended is done with: nothing must be cut from it when the next one begins.
         following = stop if ended else episode.start + len(starts) * self._cutting.stride
-        self._episodes[lane] = episode._replace(start=following, origin=stop if ended else episode.origin)
+        self._episodes[lane] = episode._replace(start=following)
         return [(max(episode.begin, start - self._cutting.burn_in), start) for start in starts]
 
     def _keep_states(self, batch: Batch, columns: Array, k: Array, flags: Array) -> None:

@@ -123,7 +123,7 @@ class ReplayUpdater(Updater[Config, Net]):
         if batch is not None:
             self.limiter.inserted(self.insert(batch))
         if not self.limiter.may_sample(config.sample_size):
-            return {keys.REPLAY_SIZE.name: len(self.memory)}
+            return self._counts()
         self.limiter.sampled(config.sample_size)
         sample = self.memory.sample(config.sample_size)
         learned = self.learn(on_device(sample, config.device), left)
@@ -134,7 +134,15 @@ class ReplayUpdater(Updater[Config, Net]):
             follow(self.target, self._followed, config.target_rate)
         if self.updates % config.publish_every == 0:
             publish()
-        return {keys.REPLAY_SIZE.name: len(self.memory), **learned.metrics}
+        return {**self._counts(), **learned.metrics}
+
+    def _counts(self) -> dict[str, float]:
+        """How full the memory is, and who waits for whom."""
+        return {
+            keys.REPLAY_SIZE.name: len(self.memory),
+            keys.REPLAY_RATIO.name: self.limiter.ratio,
+            keys.REPLAY_FULL.name: float(not self.limiter.may_insert),
+        }
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint needs but the memory, which is filled anew."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from clusterenv.learners.common.config import UnrollConfig, check
+from clusterenv.errors import ConfigError
+from clusterenv.learners.common.config import LearnerConfig, UnrollConfig, check
+from clusterenv.learners.common.tasks import Task, parse_tasks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +24,11 @@ class VMPOConfig(UnrollConfig):
     # `epsilon_kl`; a worker that misses one of a tenth of that acts as good as on-policy.
     aps_threshold: ClassVar[float] = 0.001
 
+    tasks: tuple[str, ...] = ()
+    """several tasks for one agent, in place of env_id: each an id and its arguments in one text, such as
+    "clusterenv/Recall-v0 delay=2"; env_args are for all of them, and slots are dealt out to them in turn"""
+    show_task: bool = False
+    """show the policy which task it plays, beside the observation; as published only the value is told"""
     num_envs: int = 8
     """number of environments (slots)"""
     rollout_steps: int = 32
@@ -70,3 +78,41 @@ class VMPOConfig(UnrollConfig):
             *("temperature", "kl_multiplier", "multiplier_rate"),
         ):
             check(name, getattr(self, name), above=0)
+        self._check_tasks()
+
+    def all_tasks(self) -> tuple[Task, ...]:
+        """What the slots play, in turn."""
+        if not self.tasks:
+            return super().all_tasks()
+        tasks = parse_tasks(self.tasks, self.env_kwargs())
+        shown = [self._showing(number) for number in range(len(tasks))] if self.show_task else [()] * len(tasks)
+        return tuple(task._replace(wrappers=(*self.wrappers(), *more)) for task, more in zip(tasks, shown, strict=True))
+
+    def _showing(self, number: int) -> tuple[functools.partial[Any]]:
+        from clusterenv.wrappers import ShowTask  # it needs Gymnasium, which `--help` does not
+
+        return (functools.partial(ShowTask, task=number, tasks=len(self.tasks)),)
+
+    def _check_tasks(self) -> None:
+        if not self.tasks:
+            if self.show_task:
+                raise ConfigError("show_task means nothing without tasks. Leave it out, or name several tasks.")
+            return
+        parse_tasks(self.tasks)
+        if len(self.tasks) == 1:
+            raise ConfigError(f"tasks={self.tasks} is one task. Name it with env_id and env_args, or add others.")
+        if self.env_id != LearnerConfig.env_id:
+            raise ConfigError(
+                f"env_id={self.env_id!r} and tasks={self.tasks} cannot both be given. Leave env_id out, or make it one "
+                "of the tasks."
+            )
+        if self.num_envs < len(self.tasks):
+            raise ConfigError(
+                f"num_envs={self.num_envs} is less than the {len(self.tasks)} tasks: every task needs a slot. Raise "
+                "num_envs, best to a multiple of the tasks."
+            )
+        if self.target_return is not None:
+            raise ConfigError(
+                f"target_return={self.target_return} with tasks: returns of different tasks have no common unit. Leave "
+                "it out."
+            )

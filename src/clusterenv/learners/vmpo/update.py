@@ -12,6 +12,7 @@ from clusterenv.learners.common import popart, torch_distributions, unrolls
 from clusterenv.learners.common.drift import explained_variance
 from clusterenv.learners.common.networks import Network
 from clusterenv.learners.common.returns import returns_to_end
+from clusterenv.learners.common.tasks import task_of
 from clusterenv.learners.common.updater import Updater, under
 from clusterenv.learners.vmpo.config import VMPOConfig
 from clusterenv.learners.vmpo.loss import divergences, e_step, policy_loss, trust_region_loss
@@ -55,37 +56,72 @@ class Aim(NamedTuple):
     Attributes:
         returns: of each step to the end of the fragment or of its episode, [T, N].
         advantage: how much better they were than the value, on the scale of the critic, [T, N].
-        scale: of the critic, a scalar.
+        scale: of the critic in each slot, [N].
+        task: of each slot, [N]; None if there is only one.
     """
 
     returns: Tensor
     advantage: Tensor
     scale: Tensor
+    task: Tensor | None
+
+
+class Actor(nn.Module):
+    """The policy of a network without its critic, for workers: with a value for each task it has none of its own.
+
+    Its weights have the names that they have in the network. The critic's are none of them, so they never travel.
+
+    Args:
+        network: the whole. What becomes of its weights becomes of these.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.distribution, self.state = network.distribution, network.state
+        self._whole = (network,)  # in a tuple torch does not look for modules
+        for name, part in network.named_children():
+            if name != "critic":
+                self.add_module(name, part)
+        for name, parameter in network.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+
+    def forward(self, obs: Any, state: tuple[Tensor, ...] = ()) -> tuple[Tensor, None, tuple[Tensor, ...]]:
+        """Observations with n rows, and the state before them -> parameters [n, P], no value, the state after."""
+        params, _, after = self._whole[0](obs, state)
+        return params, None, after
 
 
 class VMPOUpdater(Updater[VMPOConfig, Network]):
     """The network that learns, the one that acts, and what one batch does to them.
 
     The acting policy, the target network, is a copy of the learning one that is renewed every `target_period` updates.
+    Of several tasks each has a value and statistics of its own. Which one a transition is of follows from its slot; the
+    policy is not told.
     """
 
     def __init__(self, config: VMPOConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        network = unrolls.network_for(config, observation_space, action_space)
+        self.tasks = [task.name for task in config.all_tasks()]
+        network = unrolls.network_for(config, observation_space, action_space, tasks=len(self.tasks))
         self.head: popart.PopArtHead | None = None
         if config.popart:
             network.critic, self.head = popart.install(network.get_submodule("critic"), beta=config.popart_rate)
+            if len(self.tasks) > 1:
+                # Its first guesses, of about 1, would be a hundred deviations of a task with rewards of 0.01, and
+                # PopArt keeps what was said: the guesses would stay while the scale shrinks under them.
+                nn.init.zeros_(self.head.weight)
         gaussian = isinstance(network.distribution, DiagGaussian)
         self.multipliers = Multipliers(config, 2 if gaussian else 1).to(config.device)
         super().__init__(config, network, _optimizer(config, network, self.multipliers))
         epsilons = [config.epsilon_kl, config.epsilon_spread] if gaussian else [config.epsilon_kl]
         self._epsilon = torch.tensor(epsilons, device=config.device)
         self.target = copy.deepcopy(network).requires_grad_(False)
+        self._actor = self.target if len(self.tasks) == 1 else Actor(self.target)
         self._updates = 0
 
     @property
     def acting(self) -> nn.Module:
-        """The target network."""
-        return self.target
+        """The target network; of several tasks, its policy alone."""
+        return self._actor
 
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
         """Learn from a batch, and return the losses."""
@@ -105,18 +141,20 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
     @torch.no_grad()
     def aim(self, batch: Batch) -> Aim:
         """What a batch is to teach, by the critic before it. Moves the statistics of PopArt."""
-        said = unrolls.read(self.network, batch)
+        task = None if len(self.tasks) == 1 else task_of(batch.slot, len(self.tasks))
+        said = unrolls.read(self.network, batch, task)
         reward, ended = unrolls.rewards(self.config, batch), batch.terminated | batch.truncated
         returns = returns_to_end(reward, said.next_value, ended, gamma=self.config.gamma)
         if self.head is None:
-            return Aim(returns, returns - said.value, torch.ones_like(returns[0, 0]))
-        self.head.learn(returns.flatten())
-        scale = self.head.std.squeeze(0).to(returns.dtype)
-        return Aim(returns, (returns - said.value) / scale, scale)
+            return Aim(returns, returns - said.value, torch.ones_like(returns[0]), task)
+        index = torch.zeros_like(batch.slot) if task is None else task
+        self.head.learn(returns.flatten(), index.expand(returns.shape).flatten())
+        scale = self.head.std[index].to(returns.dtype)
+        return Aim(returns, (returns - said.value) / scale, scale, task)
 
     def _gradient_step(self, batch: Batch, aim: Aim, left: float) -> dict[str, float]:
         config, network, multipliers = self.config, self.network, self.multipliers
-        said = unrolls.read(network, batch)
+        said = unrolls.read(network, batch, aim.task)
         step = e_step(
             aim.advantage.flatten(),
             multipliers.temperature,
@@ -144,6 +182,7 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
             keys.PSI_KL.name: step.psi_kl.item(),
             keys.EXPLAINED_VARIANCE.name: explained_variance(said.value, aim.returns),
             **self._region_metrics(moved.detach().mean(1)),
+            **self._task_metrics(step.psi, aim),
         }
 
     def _region_metrics(self, moved: Tensor) -> dict[str, float]:
@@ -157,6 +196,16 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
         if len(multipliers) == 1:
             return values
         return {**values, keys.KL_SPREAD.name: moved[1].item(), keys.KL_MULTIPLIER_SPREAD.name: multipliers[1]}
+
+    def _task_metrics(self, psi: Tensor, aim: Aim) -> dict[str, float]:
+        """How much of what the policy learns each task teaches, from the weights [T * N]."""
+        if aim.task is None:
+            return {}
+        weight = psi.view(aim.returns.shape).sum(0)  # [T * N] -> [N]
+        shares = weight.new_zeros(len(self.tasks)).index_add_(0, aim.task, weight)
+        return {
+            f"{keys.TASK_WEIGHT_PREFIX}{name}": share for name, share in zip(self.tasks, shares.tolist(), strict=True)
+        }
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint needs."""

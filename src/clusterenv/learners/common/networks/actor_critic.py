@@ -27,6 +27,7 @@ class ActorCritic(Network):
         action_space: of one environment: Discrete, MultiDiscrete, MultiBinary or Box.
         hidden: sizes of the hidden layers, the same for both.
         normalize: whether observations are normalised by their running mean and variance.
+        values: how many the critic tells: one, or one for each of several tasks.
 
     Example:
         >>> import torch
@@ -44,6 +45,7 @@ class ActorCritic(Network):
         *,
         hidden: Sequence[int] = (64, 64),
         normalize: bool = False,
+        values: int = 1,
     ) -> None:
         super().__init__()
         self.distribution = distribution_for(action_space)
@@ -51,7 +53,7 @@ class ActorCritic(Network):
         self.normalizer = Normalizer(self.encoder.size) if normalize else None
         self.log_std = spread_of(self.distribution)
         self.actor = mlp(self.encoder.size, hidden, outputs_of(self.distribution), last_gain=ACTOR_GAIN)
-        self.critic = mlp(self.encoder.size, hidden, 1, last_gain=CRITIC_GAIN)
+        self.critic = mlp(self.encoder.size, hidden, values, last_gain=CRITIC_GAIN)
 
     def forward(self, obs: Any, state: State = ()) -> tuple[Tensor, Tensor, State]:
         """Observations with n rows -> parameters [n, P], values [n], and the (empty) state."""

@@ -21,9 +21,9 @@ class Unrolled(NamedTuple):
 
     Attributes:
         params: [T + 1, N, P], the parameters of the action distribution at every observation.
-        value: [T + 1, N].
-        final_value: [K], of the last observations of the episodes that ended. It is what a target is made of, so no
-            gradient flows through it.
+        value: [T + 1, N]; of a critic with a value for each task, [T + 1, N, tasks].
+        final_value: [K] or [K, tasks], of the last observations of the episodes that ended. It is what a target is made
+            of, so no gradient flows through it.
     """
 
     params: Tensor
@@ -32,7 +32,7 @@ class Unrolled(NamedTuple):
 
 
 class Network(nn.Module):
-    """An actor and a critic.
+    """An actor and a critic. Values are [n], or [n, tasks] if the critic tells one for each of several tasks.
 
     A subclass gives `forward`, and `unroll` too if it has a memory.
 
@@ -63,11 +63,12 @@ class Network(nn.Module):
         """
         params, value, _ = self(trees.rows(obs))
         shape = tuple(first.shape)
-        return Unrolled(params.unflatten(0, shape), value.unflatten(0, shape), self._final_value(final_obs, ()))
+        return Unrolled(params.unflatten(0, shape), value.unflatten(0, shape), self._final_value(final_obs, (), value))
 
     @torch.no_grad()
-    def _final_value(self, obs: Any, state: State) -> Tensor:
-        value: Tensor = self(obs, state)[1] if trees.length(obs) else next(self.parameters()).new_zeros(0)
+    def _final_value(self, obs: Any, state: State, like: Tensor) -> Tensor:
+        """Of n observations, in the form of other values [m] or [m, tasks]."""
+        value: Tensor = self(obs, state)[1] if trees.length(obs) else like.new_zeros(0, *like.shape[1:])
         return value
 
     def parts(self) -> list[list[nn.Parameter]]:

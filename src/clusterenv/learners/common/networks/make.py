@@ -31,6 +31,7 @@ def make_network(
     lstm: int = 0,
     normalize: bool = False,
     shared: bool | None = None,
+    values: int = 1,
 ) -> Network:
     """A network for these spaces.
 
@@ -43,6 +44,7 @@ def make_network(
         lstm: the size of an LSTM after the body; 0 for none.
         normalize: whether observations, apart from images, are normalised by their running mean and variance.
         shared: whether actor and critic share the body. Images and memory must be shared. None: as little as possible.
+        values: how many the critic tells: one, or one for each of several tasks.
 
     Raises:
         ConfigError: the spaces do not fit the body, or the arguments each other.
@@ -58,10 +60,12 @@ def make_network(
         what = f"lstm={lstm}" if body == "mlp" else f"body={body!r}"
         raise ConfigError(f"shared=False with {what}: actor and critic must share it. Leave shared out.")
     if apart and not shared:
-        return ActorCritic(observation_space, action_space, hidden=hidden, normalize=normalize)
+        return ActorCritic(observation_space, action_space, hidden=hidden, normalize=normalize, values=values)
     if body == "mlp":
-        return SharedActorCritic(VectorBody(observation_space, hidden, normalize=normalize), action_space, lstm=lstm)
-    return SharedActorCritic(ImageBody(observation_space, body, hidden, normalize=normalize), action_space, lstm=lstm)
+        looks: VectorBody | ImageBody = VectorBody(observation_space, hidden, normalize=normalize)
+    else:
+        looks = ImageBody(observation_space, body, hidden, normalize=normalize)
+    return SharedActorCritic(looks, action_space, lstm=lstm, values=values)
 
 
 def layers_of(body: str, hidden: Sequence[int] | None, lstm: int = 0) -> tuple[int, ...]:

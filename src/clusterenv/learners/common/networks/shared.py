@@ -26,6 +26,7 @@ class SharedActorCritic(Network):
         body: makes features of observations.
         action_space: of one environment: Discrete, MultiDiscrete, MultiBinary or Box.
         lstm: the size of the memory; 0 for none.
+        values: how many the critic tells: one, or one for each of several tasks.
 
     Example:
         >>> import torch
@@ -38,7 +39,9 @@ class SharedActorCritic(Network):
         (torch.Size([3, 2]), torch.Size([3]), 2)
     """
 
-    def __init__(self, body: VectorBody | ImageBody, action_space: Space[Any], *, lstm: int = 0) -> None:
+    def __init__(
+        self, body: VectorBody | ImageBody, action_space: Space[Any], *, lstm: int = 0, values: int = 1
+    ) -> None:
         super().__init__()
         self.distribution = distribution_for(action_space)
         self.body = body
@@ -46,7 +49,7 @@ class SharedActorCritic(Network):
         self.state = () if self.core is None else self.core.state
         self.log_std = spread_of(self.distribution)
         self.actor = linear(lstm or body.size, outputs_of(self.distribution), ACTOR_GAIN)
-        self.critic = linear(lstm or body.size, 1, CRITIC_GAIN)
+        self.critic = linear(lstm or body.size, values, CRITIC_GAIN)
 
     def forward(self, obs: Any, state: State = ()) -> tuple[Tensor, Tensor, State]:
         """Observations with n rows, and the state before them -> parameters [n, P], values [n], the state after."""
@@ -66,7 +69,7 @@ class SharedActorCritic(Network):
         params, value = self._heads(output)
         # The last observation of an episode comes after its last step, whose memory the next step has lost.
         before = tuple(part[final_at] for part in states)
-        return Unrolled(params, value, self._final_value(final_obs, before))
+        return Unrolled(params, value, self._final_value(final_obs, before, value.flatten(0, 1)))
 
     def _heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
         return with_spread(self.actor(features), self.log_std), self.critic(features).squeeze(-1)

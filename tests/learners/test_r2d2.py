@@ -1,0 +1,176 @@
+"""R2D2 as a whole: it learns what needs a memory, repeats itself, and goes on where it was saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from clusterenv.errors import ConfigError
+from clusterenv.learners.common.checkpoint import Checkpoints
+from clusterenv.learners.r2d2 import R2D2, R2D2Config
+from clusterenv.metrics import keys
+from clusterenv.metrics.recorder import Recorder
+from tests.learners import envs as _envs  # noqa: F401  # registers the environments
+from tests.learners.runs import LEVER, Notebook
+
+if TYPE_CHECKING:
+    import pathlib
+
+OWN: dict[str, Any] = {
+    "total_steps": 40 * 64,
+    "learning_rate": 0.01,
+    "lstm": 8,
+    "length": 4,
+    "burn_in": 2,
+    "overlap": 2,
+    "n_step": 2,
+    "learning_starts": 32,
+    "sample_size": 16,
+    "samples_per_insert": 4.0,
+    "target_every": 10,
+    "publish_every": 4,
+}
+# One blank step between the cue and the question: without a memory the mean return is 0.
+RECALL: dict[str, Any] = {
+    "env_id": "clusterenv/Recall-v0",
+    "env_args": ("delay=1",),
+    "gamma": 0.9,
+    "samples_per_insert": 8.0,
+}
+
+
+def config(**changes: Any) -> R2D2Config:
+    return R2D2Config(**{**LEVER, **OWN, **changes})
+
+
+def run(settings: R2D2Config, **kwargs: Any) -> tuple[R2D2, Notebook]:
+    notebook = Notebook()
+    learner = R2D2(settings, recorder=Recorder([notebook]), **kwargs)
+    learner.train()
+    return learner, notebook
+
+
+def answers(learner: R2D2) -> list[int]:
+    """What it answers to each cue after a blank step."""
+    network: Any = learner.network
+    state = tuple(torch.zeros(2, *leaf.shape) for leaf in network.state)
+    for seen in ([[-1.0, 0.0], [1.0, 0.0]], [[0.0, 0.0]] * 2, [[0.0, 1.0]] * 2):
+        q, _, state = network(torch.tensor(seen), state)
+    found: list[int] = q.argmax(-1).tolist()
+    return found
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{}, {"burn_in": 0}, {"prioritized": False}, {"stored_state": False}],
+    ids=str,
+)
+def test_it_learns_what_needs_a_memory(part: dict[str, Any]) -> None:
+    """Episodes are shorter than sequences here: the stored state is not needed, and must do no harm."""
+    learner, _ = run(config(**RECALL, **part))
+    assert answers(learner) == [0, 1]
+
+
+def test_without_a_memory_it_learns_what_needs_none() -> None:
+    learner, _ = run(config(lstm=0))
+    q, _, _ = learner.network(torch.eye(2))
+    assert q.argmax(-1).tolist() == [0, 1]
+
+
+def test_it_learns_from_a_stream_of_images_and_last_inputs() -> None:
+    settings = config(
+        env_id="test/Screen-v0",
+        body="shallow",
+        last_inputs=True,
+        mode="stream",
+        stream_slots=4,
+        cluster="local:1",
+        total_steps=20 * 64,
+        capacity=1000,
+    )
+    learner, notebook = run(settings)
+    assert learner.summary().steps == 20 * 64
+    assert notebook.rows[-1][keys.TD_LOSS.name] > 0
+
+
+def test_states_are_recorded_only_if_they_are_stored() -> None:
+    for changes, recorded in (({}, True), ({"stored_state": False}, False), ({"lstm": 0}, False)):
+        made = R2D2(config(**changes)).make_updater(spaces.Box(0, 1, (2,)), spaces.Discrete(2))
+        assert made.every_state == recorded
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    first, second, other = (run(config(total_steps=10 * 64, seed=seed))[0] for seed in (1, 1, 2))
+    for one, two in zip(first.network.parameters(), second.network.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert not torch.equal(next(first.network.parameters()), next(other.network.parameters()))
+
+
+def test_every_metric_has_a_name() -> None:
+    _, notebook = run(config(total_steps=10 * 64))
+    told = notebook.rows[-1].keys() - {"global_step"}
+    for name in told:
+        keys.find(name)
+    assert told >= {metric.name for metric in (keys.TD_LOSS, keys.TD_ERROR, keys.Q_MEAN, keys.GRAD_NORM)}
+
+
+def test_a_run_goes_on_where_it_was_saved(tmp_path: pathlib.Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    first, _ = run(config(total_steps=10 * 64), checkpoints=checkpoints)
+    second = R2D2(config(total_steps=11 * 64), resume=checkpoints.load())
+    update = next(iter(second.updates()))
+    assert update.global_step == 11 * 64
+    # The memory is filled anew, and one batch of it is not enough to learn from.
+    for one, two in zip(first.network.parameters(), second.network.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_what_is_judged_does_not_explore() -> None:
+    subject = R2D2(config(num_envs=3)).make_updater(spaces.Box(0, 1, (2,)), spaces.Discrete(2))
+    acting: Any = subject.acting
+    assert acting.distribution.epsilon == pytest.approx((0.4, 0.4**4.5, 0.4**8))
+    assert subject.judged.distribution.epsilon == 0.0
+    assert next(subject.judged.parameters()) is next(subject.network.parameters())
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"length": 0, "overlap": 0}, "length=0 must be at least 1"),
+        ({"burn_in": -1}, "burn_in=-1 must be at least 0"),
+        ({"lstm": -1}, "lstm=-1 must be at least 0"),
+        ({"overlap": 4}, "overlap=4 must be less than length=4: each sequence must bring new steps"),
+        ({"eta": 1.5}, r"eta=1\.5 must be at most 1"),
+        ({"epsilon": -0.1}, r"epsilon=-0\.1 must be at least 0"),
+        ({"epsilon_power": -1.0}, r"epsilon_power=-1\.0 must be at least 0"),
+        ({"rescaling": 0.0}, r"rescaling=0\.0 must be more than 0"),
+        ({"adam_epsilon": 0.0}, r"adam_epsilon=0\.0 must be more than 0"),
+        ({"learning_starts": 60_000}, "60000 sequences take about 120000 steps, and capacity=100000"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(**settings)
+
+
+def test_the_rate_counts_sequences() -> None:
+    settings = config(num_envs=8, rollout_steps=8, length=4, overlap=2, samples_per_insert=3.0, sample_size=16)
+    assert settings.sequences_per_batch == 32
+    assert settings.slack == 3.0 * 2 * 32 + 16
+    assert config(num_envs=1, rollout_steps=1, stream_slots=None).sequences_per_batch == 1
+
+
+def test_the_returns_that_count_are_those_of_the_greediest_slots() -> None:
+    assert config(num_envs=8).scored_slots() == range(6, 8)
+    assert config(num_envs=8, epsilon_power=0.0).scored_slots() == range(8)
+
+
+def test_only_choices_can_be_learned() -> None:
+    with pytest.raises(ConfigError, match="needs a Discrete action space"):
+        run(config(env_id="test/Lever-box-v0"))
