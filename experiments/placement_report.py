@@ -41,10 +41,8 @@ class Args:
 def section(told: dict[str, Any]) -> str:
     """One file of results, as a table with workers and head side by side."""
     lines = [f"## {told['machine']}", "", f"`{told['command']}`"]
-    if "load" in told:
-        lines += ["", f"Load of the machine when it began: {told['load']}."]
-    if "note" in told:
-        lines += ["", told["note"]]
+    about = [f"Load of the machine when it began: {told['load']}."] if "load" in told else []
+    lines += ["", " ".join([*about, told.get("note", "")]).strip()]
     lines += ["", HEAD, "| --- " * (HEAD.count(" | ") + 1) + "|"]
     pairs: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for cell in told["cells"]:
