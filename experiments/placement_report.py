@@ -17,12 +17,13 @@ RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results"
 TOP = """\
 # Where the policy should act
 
+Made by `python -m experiments.placement`.
+
 Steps per second with the policy on the workers (`--inference worker`) and on the head (`--inference head`), as the
 network grows. *Acting* takes batches and throws them away, so it shows what environments and policy allow; *learning*
 makes one update of IMPALA after each batch, on the same device as the head's inference. *Head / worker* above 1 means
 that the head is the better place. *Lag* is how many versions old the data was. The made-up environment keeps a core
-busy for the time named; the dense network sees four numbers of it, the others four frames of 84 x 84. Made by `python
--m experiments.placement`.
+busy for the time named; the dense network sees four numbers of it, the others four frames of 84 x 84.
 """
 HEAD = (
     "| network | a step takes | acting: worker | head | head / worker | learning: worker | head | head / worker "
@@ -41,8 +42,10 @@ class Args:
 def section(told: dict[str, Any]) -> str:
     """One file of results, as a table with workers and head side by side."""
     lines = [f"## {told['machine']}", "", f"`{told['command']}`"]
-    about = [f"Load of the machine when it began: {told['load']}."] if "load" in told else []
-    lines += ["", " ".join([*about, told.get("note", "")]).strip()]
+    if "load" in told:
+        lines += ["", f"Load of the machine when it began: {told['load']}."]
+    if "note" in told:
+        lines += ["", told["note"]]
     lines += ["", HEAD, "| --- " * (HEAD.count(" | ") + 1) + "|"]
     pairs: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for cell in told["cells"]:

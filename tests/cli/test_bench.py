@@ -22,7 +22,7 @@ def test_it_says_where_the_policy_should_act(capsys: pytest.CaptureFixture[str])
     told = capsys.readouterr().out
     for part in ("step of the environment", "policy on a worker", "policy on the head", "there and back", "weights"):
         assert part in told
-    assert re.search(r"Let the policy act on the (worker|head): \d+ workers? with \d+ environments", told)
+    assert re.search(r"Let the policy act on the (worker|head): \d+ worker\(s\) with \d+ environment", told)
     assert "clusterenv train impala --env-id CartPole-v1" in told.splitlines()[-1]
 
 

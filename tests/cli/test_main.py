@@ -49,7 +49,8 @@ def test_an_unfinished_command_is_wrong_usage(arguments: list[str], capsys: pyte
         ),
         (
             ["train", "pop"],
-            "ConfigError: unknown algorithm 'pop'. Did you mean 'ppo'? Known: apex, impact, impala, ppo, vmpo.\n",
+            "ConfigError: unknown algorithm 'pop'. Did you mean 'ppo'? "
+            "Known: apex, impact, impala, ppo, r2d2, sac, vmpo.\n",
         ),
     ],
 )

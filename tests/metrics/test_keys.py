@@ -41,7 +41,7 @@ def test_a_promised_name_is_there(name: str) -> None:
 
 def test_every_metric_has_a_unit_and_a_sentence() -> None:
     for metric in keys.METRICS.values():
-        assert re.fullmatch(r"(charts|losses|sync|cluster)/[A-Za-z_]+", metric.name)
+        assert re.fullmatch(r"(charts|losses|sync|cluster|replay|inference)/[A-Za-z0-9_]+", metric.name)
         assert metric.unit
         assert metric.sentence[0].isupper()
         assert metric.sentence.endswith(".")

@@ -99,14 +99,14 @@ def shown(measured: Measured) -> list[str]:
     worker = ", ".join(f"{rows}: {_us(seconds)}" for rows, seconds in measured.worker_s.items())
     head = ", ".join(f"{rows}: {_us(seconds)}" for rows, seconds in measured.head_s.items())
     exchange = ", ".join(f"{rows}: {_us(seconds)}" for rows, seconds in measured.exchange_s.items())
-    link = "" if measured.link_bytes_s is None else f", at least {measured.link_bytes_s / 1e6:,.1f} MB/s"
+    link = "" if measured.link_bytes_s is None else f", {measured.link_bytes_s / 1e6:,.1f} MB/s"
     return [
         f"step of the environment      {_us(measured.step_s)}, observation of {measured.observation_bytes:,} bytes",
         f"policy on a worker, by rows  {worker}",
         f"policy on the head, by rows  {head}",
         f"answers in and actions out   {exchange}",
         f"there and back               {_us(measured.round_trip_s)}{link}",
-        f"stepping alone               {measured.stepping_rate:,.0f} steps/s on {measured.workers} workers",
+        f"stepping alone               {measured.stepping_rate:,.0f} steps/s on {measured.workers} worker(s)",
         f"weights                      {measured.weights_bytes:,} bytes",
     ]
 
@@ -129,9 +129,9 @@ def advice(args: BenchArgs, plan: Plan) -> list[str]:
         "",
         *plan.reasons,
         "",
-        f"Let the policy act on the {plan.inference}: {plan.workers} workers with {plan.envs_per_worker} environments "
-        f"each, about {plan.rate:,.0f} steps per second if the learner keeps up ({plan.other_rate:,.0f} on the "
-        f"{other}).",
+        f"Let the policy act on the {plan.inference}: {plan.workers} worker(s) with {plan.envs_per_worker} "
+        f"environment(s) each, about {plan.rate:,.0f} steps per second if the learner keeps up "
+        f"({plan.other_rate:,.0f} on the {other}).",
         " ".join(words),
     ]
 

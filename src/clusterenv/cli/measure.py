@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clusterenv.env.vector import ClusterEnv
 
 _LEAST, _MOST = 3, 2000  # repetitions
+_LINK_BYTES = 1_000_000
 
 
 def seconds_of(act: Callable[[], Any], limit_s: float, *, rest: Callable[[], Any] | None = None) -> float:
@@ -80,6 +81,7 @@ def measure(args: BenchArgs, say: Callable[[str], None]) -> Measured:
         exchange_s = _exchange_seconds(envs, args.head_rows(), step_s, limit_s)
         round_trip_s = max(0.0, _round_trip_seconds(envs, limit_s) - step_s)
         rate = _stepping_rate(envs, 2 * limit_s)
+        link = None if args.here else _link_rate(envs, limit_s)
     leaves = spaces.leaves_of(observation_space) or []
     row = int(sum(np.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves))
     weights = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
@@ -93,7 +95,7 @@ def measure(args: BenchArgs, say: Callable[[str], None]) -> Measured:
         round_trip_s=round_trip_s,
         observation_bytes=row,
         weights_bytes=full_bytes(weights, "bf16-delta"),
-        link_bytes_s=None if args.here else rate * row,
+        link_bytes_s=link,
     )
 
 
@@ -167,6 +169,15 @@ def _stepping_rate(envs: ClusterEnv, limit_s: float) -> float:
     rate = steps / (time.perf_counter() - began)
     envs.recv(envs.num_envs)
     return rate
+
+
+def _link_rate(envs: ClusterEnv, limit_s: float) -> float:
+    """Bytes per second to one environment: what a megabyte takes longer than a byte."""
+    small, large = (
+        seconds_of(functools.partial(envs.set_attr, "_measured", [np.zeros(count, np.uint8)], [0]), limit_s / 2)
+        for count in (1, _LINK_BYTES)
+    )
+    return _LINK_BYTES / max(1e-6, large - small)
 
 
 def _actions(envs: ClusterEnv, rows: int) -> Any:

@@ -36,7 +36,7 @@ class Measured:
         round_trip_s: from `send` to `recv` of a slot, without the step itself.
         observation_bytes: one observation.
         weights_bytes: all weights, encoded.
-        link_bytes_s: what came over the link per second, at least; None if there is none.
+        link_bytes_s: what goes over the link to a host per second; None if there is none.
     """
 
     workers: int
@@ -99,13 +99,13 @@ def decide(measured: Measured) -> Plan:
         f"A step of the environment takes {_time(measured.step_s)}; the policy takes "
         f"{_time(measured.worker_s[block])} for {block} rows on a worker and {_time(measured.head_s[batch])} for "
         f"{batch} rows on the head.",
-        f"On {measured.workers} workers the policy would give {worker_rate:,.0f} steps per second, on the head "
+        f"On {measured.workers} worker(s) the policy would give {worker_rate:,.0f} steps per second, on the head "
         f"{head_rate:,.0f}: there {_bottleneck(measured, batch)}.",
     ]
     sync_s = measured.weights_bytes / measured.link_bytes_s if measured.link_bytes_s else 0.0
     if sync_s > _LONG_SYNC_S:
         reasons.append(
-            f"The weights ({_size(measured.weights_bytes)}) would take up to {sync_s:.1f} s to a host; on the head "
+            f"The weights ({_size(measured.weights_bytes)}) would take {sync_s:.1f} s to a host; on the head "
             "they move nowhere."
         )
     chosen = head_rate > worker_rate * _MARGIN or (sync_s > _LONG_SYNC_S and head_rate > worker_rate / 2)
@@ -123,7 +123,7 @@ def decide(measured: Measured) -> Plan:
         )
     workers = _enough_workers(measured, batch)
     if workers < measured.workers:
-        reasons.append(f"{workers} workers keep the head busy; more would wait for it.")
+        reasons.append(f"{workers} worker(s) keep the head busy; more would wait for it.")
     return Plan(
         inference="head",
         workers=workers,
