@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-LEARNERS = ("ppo", "impala", "impact", "vmpo", "apex", "sac")
+LEARNERS = ("ppo", "impala", "impact", "vmpo", "apex", "r2d2", "sac")
 LEARNER_PAGES = tuple(f"docs/learners/{name}.md" for name in LEARNERS)
 PAGES = (
     *("README.md", "docs/guide.md", "docs/migration.md", "docs/clusters/README.md", "docs/testing.md"),
@@ -20,7 +20,8 @@ PAGES = (
     *LEARNER_PAGES,
     "docs/learners/seed.md",
 )
-ENVIRONMENTS = {"apex": ("CartPole-v1",), "sac": ("Pendulum-v1",)}  # learners that do not take every action
+# Learners that do not take every action.
+ENVIRONMENTS = {"apex": ("CartPole-v1",), "r2d2": ("CartPole-v1",), "sac": ("Pendulum-v1",)}
 CONTINUED = "# continued\n"
 
 
@@ -147,9 +148,7 @@ def test_a_learners_page_explains_what_it_writes(name: str) -> None:
 
     written: set[str] = set()
     entry = catalog.find(name)
-    some: dict[str, Any] = (
-        {"learning_starts": 8 * 32, "publish_every": 1} if issubclass(entry.config, ReplayConfig) else {}
-    )
+    some: dict[str, Any] = {"learning_starts": 32, "publish_every": 1} if issubclass(entry.config, ReplayConfig) else {}
     for env_id in ENVIRONMENTS.get(name, ("CartPole-v1", "Pendulum-v1")):  # some are for continuous actions
         config = entry.config(
             env_id=env_id,

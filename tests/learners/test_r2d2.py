@@ -65,7 +65,7 @@ def answers(learner: R2D2) -> list[int]:
 
 @pytest.mark.parametrize(
     "part",
-    [{}, {"burn_in": 0}, {"prioritized": False}, {"stored_state": False}],
+    [{}, {"burn_in": 0}, {"prioritized": False}, {"stored_state": False}, {"inference": "head", "mode": "stream"}],
     ids=str,
 )
 def test_it_learns_what_needs_a_memory(part: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ def test_the_rate_counts_sequences() -> None:
 
 
 def test_the_returns_that_count_are_those_of_the_greediest_slots() -> None:
-    assert config(num_envs=8).scored_slots() == range(6, 8)
+    assert config(num_envs=9).scored_slots() == range(6, 9)
     assert config(num_envs=8, epsilon_power=0.0).scored_slots() == range(8)
 
 

@@ -68,6 +68,8 @@ class R2D2Config(ReplayConfig):
 
     body: Literal["mlp", "shallow", "deep", "nature"] = "mlp"
     """what looks at an observation: dense layers, or for images the small or the deep network of IMPALA, or DQN's"""
+    stacked: bool = False
+    """images are stacks of frames, the newest last, as those of Atari: keep each frame once"""
     lstm: int = 64
     """size of the LSTM behind it; 0 for none"""
     dueling: bool = True

@@ -46,6 +46,7 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
             alpha=config.priority_exponent,
             beta=config.importance_exponent,
             seed=config.seed,
+            stacked=config.stacked,
         )
         adam = torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=config.adam_epsilon)
         super().__init__(config, network, adam, memory)
