@@ -92,8 +92,8 @@ def test_a_run_brings_its_settings_and_options_win_over_them(tmp_path: pathlib.P
 
 def test_a_run_of_another_algorithm_is_refused(tmp_path: pathlib.Path) -> None:
     folder = saved(tmp_path, PPOConfig())
-    folder.write("sac", {})
-    with pytest.raises(ConfigError, match="unknown algorithm 'sac'"):
+    folder.write("a3c", {})
+    with pytest.raises(ConfigError, match="unknown algorithm 'a3c'"):
         parse_ppo(["--resume", str(folder.path)])
 
 

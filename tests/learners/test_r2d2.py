@@ -151,7 +151,7 @@ def test_what_is_judged_does_not_explore() -> None:
         ({"epsilon_power": -1.0}, r"epsilon_power=-1\.0 must be at least 0"),
         ({"rescaling": 0.0}, r"rescaling=0\.0 must be more than 0"),
         ({"adam_epsilon": 0.0}, r"adam_epsilon=0\.0 must be more than 0"),
-        ({"learning_starts": 60_000}, "60000 sequences take about 120000 steps, and capacity=100000"),
+        ({"learning_starts": 60_000}, "learning_starts=60000 takes about 120000 steps, more than capacity=100000"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import math
 import os
 import signal
 import sys
@@ -148,14 +149,17 @@ def _say_end(summary: Summary, folder: RunFolder, run: RunOptions) -> None:
     for name, mean in summary.task_returns.items():
         say(f"Return of {name}: {mean:.4g}.")
     say(
-        f"Weights: {summary.syncs:,} syncs of {summary.publishes:,} versions, {size(summary.bytes)} "
-        f"({_saving(summary.saved)} than all weights at every version). Run: {_short(folder)}"
+        f"Weights: {summary.syncs:,} syncs of {summary.publishes:,} versions, {size(summary.bytes)}"
+        f"{_saving(summary.saved)}. Run: {_short(folder)}"
     )
 
 
 def _saving(share: float) -> str:
-    """In a short run the first sync, which is whole, may cost more than was saved."""
-    return f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
+    """In a short run the first sync, which is whole, may cost more than was saved; without versions none was."""
+    if math.isnan(share):
+        return ""
+    found = f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
+    return f" ({found} than all weights at every version)"
 
 
 def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOptions) -> None:

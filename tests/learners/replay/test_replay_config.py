@@ -30,8 +30,18 @@ def test_numbers_outside_are_refused(changes: dict[str, Any]) -> None:
 
 
 def test_a_memory_that_is_never_full_enough_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"learning_starts=500 is more than capacity=400.*Raise capacity"):
+    with pytest.raises(ConfigError, match=r"learning_starts=500 takes about 500 steps, more than capacity=400"):
         ReplayConfig(capacity=400, learning_starts=500)
+
+
+def test_a_budget_that_is_spent_before_the_first_update_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"1000 of the total_steps=1000: nothing would be learned"):
+        ReplayConfig(total_steps=1_000, learning_starts=1_000)
+
+
+def test_a_memory_that_cannot_hold_a_fragment_of_each_slot_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"capacity=79 is shared by num_envs=8.*at least 80"):
+        ReplayConfig(capacity=79, num_envs=8, rollout_steps=10, learning_starts=10)
 
 
 def test_the_slack_holds_two_batches_and_a_sample() -> None:

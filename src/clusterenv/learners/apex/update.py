@@ -11,9 +11,9 @@ import torch
 from clusterenv.learners.apex.config import ApeXConfig
 from clusterenv.learners.apex.loss import bootstrap, td_error, td_loss
 from clusterenv.learners.common import trees
-from clusterenv.learners.common.networks import QNetwork, make_q_network
+from clusterenv.learners.common.networks import QNetwork
 from clusterenv.learners.common.rewards import transform
-from clusterenv.learners.common.updater import seeded
+from clusterenv.learners.replay.q_learning import q_network_for
 from clusterenv.learners.replay.transitions import TransitionReplay
 from clusterenv.learners.replay.updater import Learned, ReplayUpdater
 from clusterenv.metrics import keys
@@ -36,7 +36,7 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
     memory: TransitionReplay
 
     def __init__(self, config: ApeXConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        network = _network(config, observation_space, action_space)
+        network = q_network_for(config, observation_space, action_space)
         memory = TransitionReplay(
             observation_space,
             network.distribution.action,
@@ -107,22 +107,6 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
             keys.GRAD_NORM.name: norm.item(),
         }
         return Learned(metrics, size.cpu().numpy() if config.prioritized else None)
-
-
-def _network(config: ApeXConfig, observation_space: Space[Any], action_space: Space[Any]) -> QNetwork:
-    """The network that the settings describe, with its first weights, on the learner's device."""
-    return seeded(
-        lambda: make_q_network(
-            observation_space,
-            action_space,
-            epsilon=config.epsilons(),
-            body=config.body,
-            hidden=config.hidden,
-            dueling=config.dueling,
-            normalize=config.normalize_observations,
-        ),
-        config.seed,
-    ).to(config.device)
 
 
 def _optimizer(config: ApeXConfig, network: QNetwork) -> torch.optim.Optimizer:

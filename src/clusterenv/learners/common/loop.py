@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 
+from clusterenv.learners.common.devices import check_device
 from clusterenv.learners.common.environments import environments
 from clusterenv.learners.common.source import source_for
 from clusterenv.learners.common.tracking import WINDOW, Means, Tracker, full_bytes
@@ -143,6 +144,7 @@ class Learner(abc.ABC, Generic[Config]):
     def _environments(self) -> Iterator[ClusterEnv]:
         """Make the environments, the network and the counters."""
         config = self.config
+        check_device(config.device)
         with environments(config, self._cluster) as envs:
             self._updater = self.make_updater(envs.single_observation_space, envs.single_action_space)
             names = tuple(task.name for task in config.all_tasks())

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.config import check
-from clusterenv.learners.common.exploration import epsilon_ladder, greediest
-from clusterenv.learners.replay.config import ReplayConfig
+from clusterenv.learners.replay.q_learning import QConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 @dataclass(frozen=True, kw_only=True)
-class R2D2Config(ReplayConfig):
+class R2D2Config(QConfig):
     """Train an agent with R2D2: Q-learning from sequences, with a memory whose state is stored beside them.
 
     Items of the memory are sequences: `learning_starts`, `sample_size` and `samples_per_insert` count those, and
@@ -29,8 +28,6 @@ class R2D2Config(ReplayConfig):
 
     aps_threshold: ClassVar[float] = 0.05
 
-    num_envs: int = 8
-    """number of environments (slots); each explores in its own measure"""
     learning_rate: float = 1e-3
     """of Adam"""
     gamma: float = 0.997
@@ -45,11 +42,6 @@ class R2D2Config(ReplayConfig):
     """how much more often what surprised is sampled: 0 is evenly"""
     importance_exponent: float = 0.6
     """how much of the bias that this brings is corrected by weights, 1 for all of it"""
-
-    epsilon: float = 0.4
-    """share of random actions in the first slot"""
-    epsilon_power: float = 7.0
-    """slot i of N takes epsilon^(1 + power * i / (N - 1)), so that the last is the greediest; 0 makes all alike"""
 
     length: int = 20
     """steps of a sequence that are learned from"""
@@ -66,14 +58,8 @@ class R2D2Config(ReplayConfig):
     rescaling: float = 1e-3
     """slope at large returns of the squashed scale on which Q-values are learned"""
 
-    body: Literal["mlp", "shallow", "deep", "nature"] = "mlp"
-    """what looks at an observation: dense layers, or for images the small or the deep network of IMPALA, or DQN's"""
-    stacked: bool = False
-    """images are stacks of frames, the newest last, as those of Atari: keep each frame once"""
     lstm: int = 64
     """size of the LSTM behind it; 0 for none"""
-    dueling: bool = True
-    """tell the value of a state and the advantages of the choices apart"""
     last_inputs: bool = False
     """show the policy its last action and reward too, beside the observation"""
 
@@ -82,9 +68,7 @@ class R2D2Config(ReplayConfig):
         check("length", self.length, least=1)
         for name in ("burn_in", "overlap", "lstm"):
             check(name, getattr(self, name), least=0)
-        for name in ("epsilon", "eta"):
-            check(name, getattr(self, name), least=0, most=1)
-        check("epsilon_power", self.epsilon_power, least=0)
+        check("eta", self.eta, least=0, most=1)
         for name in ("rescaling", "adam_epsilon"):
             check(name, getattr(self, name), above=0)
         if self.overlap >= self.length:
@@ -102,13 +86,10 @@ class R2D2Config(ReplayConfig):
         """Samples that the learner may be behind before new steps wait: those of two batches, and one sample."""
         return self.samples_per_insert * 2 * self.sequences_per_batch + self.sample_size
 
-    def epsilons(self) -> tuple[float, ...]:
-        """The share of random actions in each slot."""
-        return epsilon_ladder(self.num_envs, self.epsilon, self.epsilon_power)
-
-    def scored_slots(self) -> range:
-        """The slots whose returns tell how good the policy is: the greediest, if they differ."""
-        return greediest(self.num_envs) if self.epsilon_power else range(self.num_envs)
+    @property
+    def steps_before_learning(self) -> int:
+        """About how many steps are played before the first update."""
+        return self.learning_starts * max(1, self.length - self.overlap)
 
     def wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         """What is put around each environment, on its worker."""
@@ -117,10 +98,3 @@ class R2D2Config(ReplayConfig):
         from clusterenv.wrappers import LastActionReward  # it needs Gymnasium, which `--help` does not
 
         return (LastActionReward,)
-
-    def _check_memory(self) -> None:
-        if (needed := self.learning_starts * (self.length - self.overlap)) > self.capacity:
-            raise ConfigError(
-                f"learning_starts={self.learning_starts} sequences take about {needed} steps, and capacity="
-                f"{self.capacity}: the first update would never come. Raise capacity or lower learning_starts."
-            )

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from clusterenv.learners.common import trees
-from clusterenv.learners.common.networks import QNetwork, make_q_network
-from clusterenv.learners.common.updater import seeded
+from clusterenv.learners.common.networks import QNetwork
 from clusterenv.learners.r2d2.acted import Acted
 from clusterenv.learners.r2d2.config import R2D2Config
 from clusterenv.learners.r2d2.loss import ends, priority, sequence_loss, taken, targets
+from clusterenv.learners.replay.q_learning import q_network_for
 from clusterenv.learners.replay.sequences import SequenceReplay
 from clusterenv.learners.replay.updater import Learned, ReplayUpdater
 from clusterenv.metrics import keys
@@ -31,7 +31,7 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
     memory: SequenceReplay
 
     def __init__(self, config: R2D2Config, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        network = _network(config, observation_space, action_space)
+        network = q_network_for(config, observation_space, action_space, lstm=config.lstm)
         self.every_state = config.stored_state and bool(network.state)
         memory = SequenceReplay(
             observation_space,
@@ -125,20 +125,3 @@ def unroll(network: QNetwork, sequences: Any, burn_in: int) -> Tensor:
             state = tuple(part[-1] for part in network.unroll(before, state, first[:burn_in], *finals).state)
     rest = trees.each(lambda array: array[burn_in:], sequences.obs)
     return network.unroll(rest, state, first[burn_in:], *finals).q
-
-
-def _network(config: R2D2Config, observation_space: Space[Any], action_space: Space[Any]) -> QNetwork:
-    """The network that the settings describe, with its first weights, on the learner's device."""
-    return seeded(
-        lambda: make_q_network(
-            observation_space,
-            action_space,
-            epsilon=config.epsilons(),
-            body=config.body,
-            hidden=config.hidden,
-            lstm=config.lstm,
-            dueling=config.dueling,
-            normalize=config.normalize_observations,
-        ),
-        config.seed,
-    ).to(config.device)

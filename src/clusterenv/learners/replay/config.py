@@ -62,9 +62,25 @@ class ReplayConfig(LearnerConfig):
         """Samples that the learner may be behind before new steps wait: those of two batches, and one sample."""
         return self.samples_per_insert * 2 * self.batch_size + self.sample_size
 
+    @property
+    def steps_before_learning(self) -> int:
+        """About how many steps are played before the first update."""
+        return self.learning_starts
+
     def _check_memory(self) -> None:
-        if self.learning_starts > self.capacity:
+        needed, starts = self.steps_before_learning, f"learning_starts={self.learning_starts}"
+        if needed > self.capacity:
             raise ConfigError(
-                f"learning_starts={self.learning_starts} is more than capacity={self.capacity}: the first update would "
+                f"{starts} takes about {needed} steps, more than capacity={self.capacity}: the first update would "
                 "never come. Raise capacity or lower learning_starts."
+            )
+        if needed >= self.total_steps:
+            raise ConfigError(
+                f"{starts} takes about {needed} of the total_steps={self.total_steps}: nothing would be learned. "
+                "Raise total_steps or lower learning_starts."
+            )
+        if self.capacity < self.num_envs * self.rollout_steps:
+            raise ConfigError(
+                f"capacity={self.capacity} is shared by num_envs={self.num_envs}, each of which sends rollout_steps="
+                f"{self.rollout_steps} at a time. Raise it to at least {self.num_envs * self.rollout_steps}."
             )

@@ -45,7 +45,13 @@ def squashed_for(action_space: Space[Any]) -> TanhGaussian:
     if not isinstance(action_space, spaces.Box) or not np.issubdtype(action_space.dtype, np.floating):
         raise ConfigError(
             f"SAC learns actions that are real numbers within bounds (a Box of floats), but the action space is "
-            f"{str(action_space)[:200]}. Learners for other actions: ppo, impala, impact, vmpo."
+            f"{str(action_space)[:200]}. Learners for other actions: ppo, impala, impact, vmpo, and apex and "
+            "r2d2 for Discrete."
+        )
+    if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
+        raise ConfigError(
+            f"SAC needs finite bounds of all actions, but the action space is {str(action_space)[:200]}. Bound it by a "
+            "wrapper (gymnasium.wrappers.RescaleAction, TransformAction), or use ppo, impala, impact or vmpo."
         )
     return TanhGaussian(action_space.low, action_space.high, shape=action_space.shape, dtype=action_space.dtype)
 
