@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.common.placement import Measured, decide, head_rate_of, worker_rate_of
+from clusterenv.learners.common.placement import Measurements, Plan, head_rate_of, worker_rate_of
+from clusterenv.learners.common.placement import decide as decide_within
 
 
-def measured(**changes: Any) -> Measured:
+def measured(**changes: Any) -> Measurements:
     """A small network and a quick environment on eight cores."""
     values: dict[str, Any] = {
         "workers": 8,
@@ -26,7 +27,12 @@ def measured(**changes: Any) -> Measured:
         "observation_bytes": 16,
         "weights_bytes": 20_000,
     }
-    return Measured(**{**values, **changes})
+    return Measurements(**{**values, **changes})
+
+
+def decide(case: Measurements, most_envs: int = 256) -> Plan:
+    """The plan, with environments for every size in these tests unless there shall be fewer."""
+    return decide_within(case, most_envs=most_envs)
 
 
 # A deep network: a worker's core needs 5 ms for a row, the head's device 2 ms for 128 of them.
@@ -96,6 +102,33 @@ def test_a_long_way_is_named_as_the_limit() -> None:
     assert any("the way there and back is the limit" in reason for reason in plan.reasons)
 
 
+def test_workers_that_share_cores_take_turns() -> None:
+    alone, crowded = measured(workers=2), measured(workers=8, cores=2)
+    assert worker_rate_of(crowded, 16) == worker_rate_of(alone, 16) == worker_rate_of(measured(), 16) / 4
+    assert any("The 8 workers share 2 core(s)" in reason for reason in decide(crowded).reasons)
+    assert not any("share" in reason for reason in decide(measured(cores=8)).reasons)
+
+
+def test_workers_that_share_cores_may_lose_the_policy_to_the_head() -> None:
+    """With a core for each, eight workers would be faster than the head; with one core for all they are not."""
+    assert decide(measured()).inference == "worker"
+    assert decide(measured(cores=1)).inference == "head"
+
+
+def test_there_are_no_more_environments_than_were_allowed() -> None:
+    assert decide(measured(), most_envs=128).envs_per_worker == 4  # 16 are hardly faster
+    steep = measured(worker_s={1: 1e-3, 4: 1.1e-3, 16: 1.2e-3}, stepping_rate=1000.0)
+    assert [decide(steep, most_envs=most).envs_per_worker for most in (256, 127, 32, 31)] == [16, 4, 4, 1]
+    plan = decide(measured(**DEEP, workers=3), most_envs=64)  # two batches of 32 are 66 slots of 3 workers, or 63
+    assert (plan.inference_batch, plan.workers, plan.envs_per_worker) == (32, 3, 21)
+
+
+@pytest.mark.parametrize("most", [7, 15])
+def test_the_smallest_sizes_must_fit(most: int) -> None:
+    with pytest.raises(ConfigError, match=f"most_envs={most} must be at least 1 for each of 8 worker"):
+        decide(measured(), most_envs=most)
+
+
 times = st.floats(1e-7, 1.0)
 cases = st.builds(
     measured,
@@ -107,12 +140,14 @@ cases = st.builds(
     stepping_rate=st.floats(1.0, 1e6),
     round_trip_s=times,
     link_bytes_s=st.none() | st.floats(1e3, 1e9),
+    cores=st.none() | st.integers(1, 64),
 )
 
 
-@given(cases)
-def test_whatever_is_measured_the_plan_can_be_carried_out(case: Measured) -> None:
-    plan = decide(case)
+@given(cases, st.integers(64, 2000))
+def test_whatever_is_measured_the_plan_can_be_carried_out(case: Measurements, most: int) -> None:
+    plan = decide(case, most)
+    assert plan.workers * plan.envs_per_worker <= most
     assert 1 <= plan.workers <= case.workers
     assert plan.envs_per_worker >= 1
     assert (plan.inference_batch is None) == (plan.inference == "worker")
@@ -122,7 +157,7 @@ def test_whatever_is_measured_the_plan_can_be_carried_out(case: Measured) -> Non
 
 
 @given(cases, st.floats(1.5, 100.0))
-def test_a_faster_device_never_sends_the_policy_away(case: Measured, factor: float) -> None:
+def test_a_faster_device_never_sends_the_policy_away(case: Measurements, factor: float) -> None:
     faster = replace(case, head_s={rows: seconds / factor for rows, seconds in case.head_s.items()})
     best = max(head_rate_of(case, rows) for rows in case.head_s)
     assert max(head_rate_of(faster, rows) for rows in case.head_s) >= best

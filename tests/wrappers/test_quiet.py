@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import pytest
 from gymnasium import spaces
 
+from clusterenv.errors import ConfigError
 from clusterenv.wire.envs import recipe_from_data, recipe_to_data
 from clusterenv.wrappers import KeepInfos
 
@@ -27,6 +29,11 @@ def test_only_what_is_named_is_kept() -> None:
     assert env.reset(seed=3, options={"a": 1}) == (0, {"kept": {"a": 1}})
     assert env.step(0) == (1, 2.0, True, False, {"kept": 2})
     assert env.step(1) == (1, 2.0, True, False, {})
+
+
+def test_a_single_text_is_not_split_into_letters() -> None:
+    with pytest.raises(ConfigError, match=r"keep='kept' must be several keys.*keep=\('kept',\)"):
+        KeepInfos(Talker(), keep="kept")
 
 
 def test_another_host_knows_it_by_name() -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import shlex
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from clusterenv.cli.exits import OK, say
-from clusterenv.clusters import Remote
-from clusterenv.config import parse_cluster
+from clusterenv.clusters import Remote, Tcp
+from clusterenv.config import Inproc, parse_cluster, usable_cores
 from clusterenv.learners.common.config import check
 from clusterenv.learners.common.env_args import parse_env_args
 
 if TYPE_CHECKING:
-    from clusterenv.learners.common.placement import Measured, Plan
+    from clusterenv.learners.common.placement import Measurements, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class BenchArgs:
     torch_threads: int = 1
     """threads of the head's policy on a CPU; the other cores are for the workers"""
     most_envs: int = 64
-    """the largest number of environments that is tried"""
+    """the largest number of environments that is tried, and that is advised"""
     seconds: float = 1.0
     """how long each of about ten things is measured"""
     json: bool = False
@@ -66,6 +67,20 @@ class BenchArgs:
         """The batches that are tried on the head; two of them are under way, so half of the slots at most."""
         return [rows for rows in (1, 8, 32, 128, 512) if 2 * rows <= self.most_envs] or [1]
 
+    def slots(self) -> int:
+        """The environments on the cluster: the largest batch, and one for each worker if there may be so many."""
+        cluster = parse_cluster(self.cluster)
+        workers = cluster.workers * (cluster.nodes if isinstance(cluster, Remote) else 1)
+        # Without a number each host has a worker per core, and only the hosts know how many that are.
+        return min(self.most_envs, max(workers, *self.head_rows())) if workers else self.most_envs
+
+    def cores(self) -> int | None:
+        """How many workers can run at the same time; None on other hosts, which are taken to have a core for each."""
+        cluster = parse_cluster(self.cluster)
+        if isinstance(cluster, Inproc):
+            return 1
+        return None if isinstance(cluster, Remote) and not isinstance(cluster, Tcp) else usable_cores()
+
     @property
     def here(self) -> bool:
         """Whether all of it is on this host."""
@@ -81,7 +96,7 @@ def run(argv: list[str]) -> int:
     from clusterenv.learners.common.placement import decide
 
     measured = measure(args, (lambda text: None) if args.json else (lambda text: say(f"measuring {text} ...")))
-    plan = decide(measured) if args.tune else None
+    plan = decide(measured, most_envs=args.most_envs) if args.tune else None
     if args.json:
         told = {"measured": asdict(measured), "plan": None if plan is None else asdict(plan)}
         say(json.dumps(told))
@@ -94,7 +109,7 @@ def run(argv: list[str]) -> int:
     return OK
 
 
-def shown(measured: Measured) -> list[str]:
+def shown(measured: Measurements) -> list[str]:
     """The measurements, a line each."""
     worker = ", ".join(f"{rows}: {_us(seconds)}" for rows, seconds in measured.worker_s.items())
     head = ", ".join(f"{rows}: {_us(seconds)}" for rows, seconds in measured.head_s.items())
@@ -114,16 +129,16 @@ def shown(measured: Measured) -> list[str]:
 def advice(args: BenchArgs, plan: Plan) -> list[str]:
     """The plan in words, and as a command."""
     slots = plan.workers * plan.envs_per_worker
-    name, _, _ = args.cluster.partition(":")
-    cluster = f"{name}:{plan.workers}" if name == "local" else args.cluster
-    words = ["clusterenv train impala", f"--env-id {args.env_id}"]
-    words += [f"--env-args {' '.join(args.env_args)}"] if args.env_args else []
-    words += [f"--cluster {cluster}", f"--num-envs {slots}", f"--inference {plan.inference}"]
-    words += [f"--inference-batch {plan.inference_batch}"] if plan.inference_batch is not None else []
-    words += [f"--body {args.policy}"] if args.policy != "mlp" else []
-    words += [f"--lstm {args.lstm}"] if args.lstm else []
-    words += [f"--device {args.device}"] if args.device != "cpu" else []
-    words += [f"--torch-threads {args.torch_threads}"] if args.torch_threads > 1 else []
+    cluster = parse_cluster(args.cluster)
+    where = args.cluster if isinstance(cluster, Remote) else replace(cluster, workers=plan.workers).text
+    words = ["clusterenv", "train", "impala", "--env-id", args.env_id]
+    words += ["--env-args", *args.env_args] if args.env_args else []
+    words += ["--cluster", where, "--num-envs", str(slots), "--inference", plan.inference]
+    words += ["--inference-batch", str(plan.inference_batch)] if plan.inference_batch is not None else []
+    words += ["--body", args.policy] if args.policy != "mlp" else []
+    words += ["--lstm", str(args.lstm)] if args.lstm else []
+    words += ["--device", args.device] if args.device != "cpu" else []
+    words += ["--torch-threads", str(args.torch_threads)] if args.torch_threads > 1 else []
     other = "head" if plan.inference == "worker" else "worker"
     return [
         "",
@@ -132,7 +147,7 @@ def advice(args: BenchArgs, plan: Plan) -> list[str]:
         f"Let the policy act on the {plan.inference}: {plan.workers} worker(s) with {plan.envs_per_worker} "
         f"environment(s) each, about {plan.rate:,.0f} steps per second if the learner keeps up "
         f"({plan.other_rate:,.0f} on the {other}).",
-        " ".join(words),
+        shlex.join(words),
     ]
 
 

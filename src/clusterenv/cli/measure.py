@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -12,10 +14,11 @@ import torch
 
 from clusterenv import spaces
 from clusterenv.env.make import make_vec
+from clusterenv.errors import EnvError
 from clusterenv.learners.common.acting import Actor
 from clusterenv.learners.common.graphed import fastest
 from clusterenv.learners.common.networks import make_network
-from clusterenv.learners.common.placement import Measured
+from clusterenv.learners.common.placement import Measurements
 from clusterenv.learners.common.tracking import full_bytes
 from clusterenv.policy.adapters import as_policy
 
@@ -46,27 +49,38 @@ def seconds_of(act: Callable[[], Any], limit_s: float, *, rest: Callable[[], Any
 
 
 def step_seconds(env: gymnasium.Env[Any, Any], limit_s: float) -> float:
-    """The mean time of a step of one environment in this process, resets included."""
-    env.reset(seed=0)
+    """The mean time of a step of one environment in this process, resets included.
+
+    Raises:
+        EnvError: the environment raised.
+    """
     env.action_space.seed(0)
-    steps, began = 0, time.perf_counter()
-    while steps < _LEAST or time.perf_counter() - began < limit_s:
-        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
-        steps += 1
-        if terminated or truncated:
-            env.reset()
-    return (time.perf_counter() - began) / steps
+    doing, seed, age = "reset", 0, 0  # what the environment does, and how far it has come: for the error
+    steps = 0
+    try:
+        env.reset(seed=seed)
+        began = time.perf_counter()
+        while steps < _LEAST or time.perf_counter() - began < limit_s:
+            doing = "step"
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            steps, age = steps + 1, age + 1
+            if terminated or truncated:
+                doing, age = "reset", 0
+                env.reset()
+        return (time.perf_counter() - began) / steps
+    except Exception as error:  # whatever an environment can raise
+        told = traceback.format_exc()
+        raise EnvError.of(error, slot=0, doing=doing, seed=seed, step=age, remote_traceback=told) from error
 
 
-def measure(args: BenchArgs, say: Callable[[str], None]) -> Measured:
+def measure(args: BenchArgs, say: Callable[[str], None]) -> Measurements:
     """Measure everything; `say` is told what is measured next."""
     limit_s = args.seconds
     say(f"the environment {args.env_id}, in this process")
     with make_vec(args.env_id, 1, cluster="inproc", **args.env_kwargs()) as one:  # it says best what is wrong
         observation_space, action_space = one.single_observation_space, one.single_action_space
-    env = gymnasium.make(args.env_id, **args.env_kwargs())
-    step_s = step_seconds(env, 2 * limit_s)
-    env.close()
+    with contextlib.closing(gymnasium.make(args.env_id, **args.env_kwargs())) as env:
+        step_s = step_seconds(env, 2 * limit_s)
     torch.manual_seed(0)
     network = make_network(observation_space, action_space, body=args.policy, lstm=args.lstm)
     say(f"the policy ({args.policy}{f', LSTM of {args.lstm}' if args.lstm else ''}) as a worker runs it, on one core")
@@ -74,9 +88,8 @@ def measure(args: BenchArgs, say: Callable[[str], None]) -> Measured:
     say(f"the policy on the head, on {args.device}")
     head_s = _head_seconds(network, observation_space, args)
     say(f"environments and messages on {args.cluster}")
-    slots = max(args.head_rows())
-    with make_vec(args.env_id, slots, cluster=args.cluster, **args.env_kwargs()) as envs:
-        workers = envs.cluster.workers
+    with make_vec(args.env_id, args.slots(), cluster=args.cluster, **args.env_kwargs()) as envs:
+        workers = len(envs.worker_pids())  # a cluster may have more than have got a slot, or not know how many
         envs.reset(seed=0)
         exchange_s = _exchange_seconds(envs, args.head_rows(), step_s, limit_s)
         round_trip_s = max(0.0, _round_trip_seconds(envs, limit_s) - step_s)
@@ -85,7 +98,7 @@ def measure(args: BenchArgs, say: Callable[[str], None]) -> Measured:
     leaves = spaces.leaves_of(observation_space) or []
     row = int(sum(np.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves))
     weights = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-    return Measured(
+    return Measurements(
         workers=workers,
         step_s=step_s,
         worker_s=worker_s,
@@ -96,6 +109,7 @@ def measure(args: BenchArgs, say: Callable[[str], None]) -> Measured:
         observation_bytes=row,
         weights_bytes=full_bytes(weights, "bf16-delta"),
         link_bytes_s=link,
+        cores=args.cores(),
     )
 
 
@@ -134,7 +148,7 @@ def _exchange_seconds(envs: ClusterEnv, sizes: list[int], step_s: float, limit_s
 def _exchange_of(envs: ClusterEnv, rows: int, step_s: float, limit_s: float) -> float:
     """The same for this many, when nobody has to be waited for."""
     slots, actions = np.arange(rows), _actions(envs, rows)
-    rest_s = 1.5 * step_s * -(-rows // envs.cluster.workers) + 0.005
+    rest_s = 1.5 * step_s * -(-rows // len(envs.worker_pids())) + 0.005
     envs.send(actions, slots)
 
     def both() -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
+from clusterenv.errors import ConfigTypeError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,7 +21,10 @@ class KeepInfos(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     Args:
         env: the environment.
-        keep: the keys that are kept.
+        keep: the keys that are kept, as a tuple or a list.
+
+    Raises:
+        ConfigTypeError: `keep` is one text, which would be taken for its letters.
 
     Example:
         >>> from gymnasium.wrappers import RecordEpisodeStatistics
@@ -29,6 +34,10 @@ class KeepInfos(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], keep: Sequence[str] = ()) -> None:
+        if isinstance(keep, str):
+            raise ConfigTypeError(
+                f"keep={keep[:80]!r} must be several keys, not one text: write keep=({keep[:80]!r},)."
+            )
         RecordConstructorArgs.__init__(self, keep=keep)
         gymnasium.Wrapper.__init__(self, env)
         self._keep = tuple(keep)

@@ -23,11 +23,12 @@ _LONG_SYNC_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measurements:
     """What was measured, on the machines of the run.
 
     Attributes:
         workers: how many there can be.
+        cores: how many of them can run at the same time; None if each has a core of its own.
         step_s: one step of one environment, on one core.
         worker_s: the policy on a worker, seconds by the number of rows.
         head_s: the policy on the head's device, the way of the observations to it and back included.
@@ -49,6 +50,7 @@ class Measured:
     observation_bytes: int
     weights_bytes: int
     link_bytes_s: float | None = None
+    cores: int | None = None
 
     def __post_init__(self) -> None:
         if not self.worker_s or not self.head_s or self.head_s.keys() != self.exchange_s.keys():
@@ -56,6 +58,11 @@ class Measured:
                 f"worker_s={dict(self.worker_s)}, head_s={dict(self.head_s)}, exchange_s={dict(self.exchange_s)}: each "
                 "needs a size, and the last two the same ones."
             )
+
+    @property
+    def at_once(self) -> int:
+        """How many workers run at the same time: those that share a core take turns."""
+        return self.workers if self.cores is None else min(self.workers, self.cores)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,20 +88,28 @@ class Plan:
     reasons: tuple[str, ...]
 
 
-def decide(measured: Measured) -> Plan:
+def decide(measured: Measurements, *, most_envs: int) -> Plan:
     """The placement that gives the most steps per second, with the smallest batch that does.
 
+    Args:
+        measured: what was measured.
+        most_envs: how many environments there may be, over all workers.
+
+    Raises:
+        ConfigError: not even the smallest sizes that were measured fit into `most_envs`.
+
     Example:
-        >>> small = Measured(
+        >>> small = Measurements(
         ...     workers=4, step_s=1e-4, worker_s={1: 3e-5, 16: 6e-5}, head_s={32: 1e-3}, exchange_s={32: 2e-4},
         ...     stepping_rate=30_000, round_trip_s=1e-4, observation_bytes=16, weights_bytes=40_000,
         ... )
-        >>> plan = decide(small)
+        >>> plan = decide(small, most_envs=64)
         >>> plan.inference, plan.workers, plan.envs_per_worker
         ('worker', 4, 16)
     """
-    block, worker_rate = _smallest({rows: worker_rate_of(measured, rows) for rows in measured.worker_s})
-    batch, head_rate = _smallest({rows: head_rate_of(measured, rows) for rows in measured.head_s})
+    blocks, batches = _fitting(measured, most_envs)
+    block, worker_rate = _smallest({rows: worker_rate_of(measured, rows) for rows in blocks})
+    batch, head_rate = _smallest({rows: head_rate_of(measured, rows) for rows in batches})
     reasons = [
         f"A step of the environment takes {_time(measured.step_s)}; the policy takes "
         f"{_time(measured.worker_s[block])} for {block} rows on a worker and {_time(measured.head_s[batch])} for "
@@ -102,6 +117,8 @@ def decide(measured: Measured) -> Plan:
         f"On {measured.workers} worker(s) the policy would give {worker_rate:,.0f} steps per second, on the head "
         f"{head_rate:,.0f}: there {_bottleneck(measured, batch)}.",
     ]
+    if measured.at_once < measured.workers:
+        reasons.append(f"The {measured.workers} workers share {measured.cores} core(s): more of them are not faster.")
     sync_s = measured.weights_bytes / measured.link_bytes_s if measured.link_bytes_s else 0.0
     if sync_s > _LONG_SYNC_S:
         reasons.append(
@@ -127,7 +144,8 @@ def decide(measured: Measured) -> Plan:
     return Plan(
         inference="head",
         workers=workers,
-        envs_per_worker=max(1, -(-2 * batch // workers)),  # two batches: one is inferred while the other steps
+        # Two batches: one is inferred while the other steps. Rounded down where that would be one environment too many.
+        envs_per_worker=min(-(-2 * batch // workers), most_envs // workers),
         inference_batch=batch,
         rate=head_rate,
         other_rate=worker_rate,
@@ -135,19 +153,19 @@ def decide(measured: Measured) -> Plan:
     )
 
 
-def worker_rate_of(measured: Measured, rows: int) -> float:
+def worker_rate_of(measured: Measurements, rows: int) -> float:
     """Steps per second if each worker acts for a block of this many environments."""
-    return measured.workers / (measured.step_s + measured.worker_s[rows] / rows)
+    return measured.at_once / (measured.step_s + measured.worker_s[rows] / rows)
 
 
-def head_rate_of(measured: Measured, rows: int) -> float:
+def head_rate_of(measured: Measurements, rows: int) -> float:
     """Steps per second if the head acts for batches of this many, two of which are under way."""
     return min(_head_limits(measured, rows).values())
 
 
-def _head_limits(measured: Measured, rows: int) -> dict[str, float]:
+def _head_limits(measured: Measurements, rows: int) -> dict[str, float]:
     busy_s = measured.head_s[rows] + measured.exchange_s[rows]
-    stepping_s = rows * measured.step_s / measured.workers
+    stepping_s = rows * measured.step_s / measured.at_once
     return {
         "the head's inference is the limit": rows / busy_s,
         "the environments are the limit": measured.stepping_rate,
@@ -155,9 +173,22 @@ def _head_limits(measured: Measured, rows: int) -> dict[str, float]:
     }
 
 
-def _bottleneck(measured: Measured, rows: int) -> str:
+def _bottleneck(measured: Measurements, rows: int) -> str:
     limits = _head_limits(measured, rows)
     return min(limits, key=lambda name: limits[name])
+
+
+def _fitting(measured: Measurements, most_envs: int) -> tuple[list[int], list[int]]:
+    """The blocks of a worker and the batches of the head for which there are environments enough."""
+    blocks = [rows for rows in measured.worker_s if rows * measured.workers <= most_envs]
+    batches = [rows for rows in measured.head_s if 2 * rows <= most_envs]
+    if blocks and batches and measured.workers <= most_envs:
+        return blocks, batches
+    raise ConfigError(
+        f"most_envs={most_envs} must be at least {min(measured.worker_s)} for each of {measured.workers} worker(s), "
+        f"and at least two batches of {min(measured.head_s)} for the head. Allow more environments, "
+        "or measure smaller sizes."
+    )
 
 
 def _smallest(rates: Mapping[int, float]) -> tuple[int, float]:
@@ -167,7 +198,7 @@ def _smallest(rates: Mapping[int, float]) -> tuple[int, float]:
     return size, rates[size]
 
 
-def _enough_workers(measured: Measured, rows: int) -> int:
+def _enough_workers(measured: Measurements, rows: int) -> int:
     """Those that step as fast as the head infers."""
     of_one = measured.stepping_rate / measured.workers
     rate = rows / (measured.head_s[rows] + measured.exchange_s[rows])
