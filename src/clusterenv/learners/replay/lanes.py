@@ -122,18 +122,27 @@ class Lanes:
         last = self.heads[slot] - 1
         return slot, last - (last - at) % self.steps
 
-    def write(self, batch: Batch, columns: Array) -> None:
-        """Put fragments at the ends of their lanes.
-
-        Args:
-            batch: the fragments.
-            columns: which of them; no slot twice.
-        """
+    def refuse_bad(self, batch: Batch) -> None:
+        """Raise if a batch cannot be taken in: to be asked before any of it is written."""
         if self.steps < batch.T:
             raise ConfigError(
                 f"fragments of {batch.T} steps do not fit into lanes of {self.steps}. Raise the capacity to at least "
                 f"{batch.T * self.slots}: it is shared by {self.slots} slots."
             )
+        absent = (batch.slot < 0) | (batch.slot >= self.slots)
+        if absent.any():
+            raise ConfigError(
+                f"the batch has steps of slot {batch.slot[absent.argmax()]}, but this replay was made for the slots 0 "
+                f"to {self.slots - 1}. Make it with as many slots as there are environments."
+            )
+
+    def write(self, batch: Batch, columns: Array) -> None:
+        """Put fragments at the ends of their lanes.
+
+        Args:
+            batch: the fragments, which `refuse_bad` has let pass.
+            columns: which of them; no slot twice.
+        """
         slot, steps = batch.slot[columns], np.arange(batch.T + 1)[:, None]
         start = self.heads[slot]
         seen = spaces.take_apart(self._space, batch.obs)  # [T + 1, n, ...]
