@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -232,5 +233,14 @@ def test_steps_of_a_slot_that_is_not_there_are_refused_before_anything_is_writte
     batch, replay = World(SLOTS).play(20, [0, 0, 1]), replay_of(Cutting(4, 2, 2))
     batch.slot[2] = slot
     with pytest.raises(ConfigError, match=f"slot {slot}, .* 0 to {SLOTS - 1}"):
+        replay.add(batch)
+    assert len(replay) == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, 1e300])
+def test_rewards_that_are_not_finite_are_refused_before_anything_is_written(bad: float) -> None:
+    batch, replay = World(SLOTS).play(20, [0, 0, 1]), replay_of(Cutting(4, 2, 2))
+    batch.reward[3, 2] = bad
+    with pytest.raises(ConfigError, match=rf"slot 1 is {re.escape(str(bad))} at step 3 .* environment gave it"):
         replay.add(batch)
     assert len(replay) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -290,3 +291,12 @@ def test_without_a_future_only_the_first_reward_counts() -> None:
     drawn = replay.sample(50)
     assert drawn.data.reward.tolist() == batch.reward[drawn.ids, 0].tolist()
     assert not drawn.data.discount.any()
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, 1e300])
+def test_rewards_that_are_not_finite_are_refused_before_anything_is_written(bad: float) -> None:
+    batch, replay = World(SLOTS).play(4, [0, 0, 1]), replay_of()
+    batch.reward[3, 2] = bad
+    with pytest.raises(ConfigError, match=rf"slot 1 is {re.escape(str(bad))} at step 3 .* environment gave it"):
+        replay.add(batch)
+    assert len(replay) == 0

@@ -135,6 +135,15 @@ class Lanes:
                 f"the batch has steps of slot {batch.slot[absent.argmax()]}, but this replay was made for the slots 0 "
                 f"to {self.slots - 1}. Make it with as many slots as there are environments."
             )
+        with np.errstate(over="ignore"):
+            bad = ~np.isfinite(batch.reward.astype(np.float32, copy=False))
+        if bad.any():
+            t, n = (int(index[0]) for index in bad.nonzero())
+            raise ConfigError(
+                f"the reward of slot {batch.slot[n]} is {batch.reward[t, n]} at step {t} of its fragment of {batch.T}, "
+                "but must be a finite float32: one that is not would spoil the network for good. The environment gave "
+                "it: look there."
+            )
 
     def write(self, batch: Batch, columns: Array) -> None:
         """Put fragments at the ends of their lanes.
