@@ -61,6 +61,11 @@ class Priorities:
         self._tree, self._alpha, self.beta = SumTree(places), alpha, beta
         self.largest = 1.0
 
+    @staticmethod
+    def bytes_of(places: int) -> int:
+        """The memory that so many places take: two numbers each, for the next power of two."""
+        return 16 << max(0, places - 1).bit_length()
+
     @property
     def nbytes(self) -> int:
         """The memory of its arrays."""

@@ -135,7 +135,14 @@ class SequenceReplay:
             )
         self._cutting, self._state = Cutting(length, burn_in, overlap), state
         self._lanes = Lanes(
-            observation_space, action, slots=slots, steps=steps, state=state, stacked=stacked, folder=folder
+            observation_space,
+            action,
+            slots=slots,
+            steps=steps,
+            state=state,
+            stacked=stacked,
+            folder=folder,
+            beside=Priorities.bytes_of,
         )
         self._episodes = [_Episode(0, False, 0, 0)] * slots
         # Of each lane what can be drawn, oldest first: the first step of burn-in, and the first to learn from.

@@ -104,7 +104,13 @@ class TransitionReplay:
             raise ConfigError(f"gamma={gamma} of a replay must be from 0 to 1.")
         self._n_step, self._gamma = n_step, gamma
         self._lanes = Lanes(
-            observation_space, action, slots=slots, steps=-(-capacity // slots), stacked=stacked, folder=folder
+            observation_space,
+            action,
+            slots=slots,
+            steps=-(-capacity // slots),
+            stacked=stacked,
+            folder=folder,
+            beside=lambda steps: 8 * steps + Priorities.bytes_of(steps) if prioritized else 0,
         )
         self._done = np.zeros(slots, np.int64)  # steps of each slot from which a complete transition starts
         self._random = np.random.default_rng(seed)
