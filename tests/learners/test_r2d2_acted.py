@@ -74,14 +74,18 @@ def by_hand(told: R2D2Config, lane: list[Any], start: int) -> float:
     seed=st.integers(0, 2**32),
     ends=st.sampled_from([0.05, 0.3, 0.7]),
     plan=st.lists(
-        st.tuples(st.lists(st.integers(0, SLOTS - 1), min_size=1, max_size=4), st.booleans()), min_size=1, max_size=8
+        st.tuples(st.lists(st.integers(0, SLOTS - 1), min_size=1, max_size=4), st.booleans(), st.integers(0, 4)),
+        min_size=1,
+        max_size=8,
     ),
 )
-def test_agrees_with_a_slow_twin(seed: int, ends: float, plan: list[tuple[list[int], bool]]) -> None:
+def test_agrees_with_a_slow_twin(seed: int, ends: float, plan: list[tuple[list[int], bool, int]]) -> None:
     told, world = config(stream_buffers=4), World(SLOTS, seed, ends=ends)
     acted, slow, replay = Acted(told), SlowLanes(SLOTS), memory()
-    for slot, breaks in plan:
+    for slot, breaks, told_of in plan:
         batch = thoughtful(world, slot, [breaks, *([False] * (len(slot) - 1))])
+        if not told_of:  # sometimes nobody gets to know what was played
+            continue
         acted.add(batch)
         slow.add(batch, np.take_along_axis(batch.params, batch.action[..., None], -1)[..., 0], batch.params.max(-1))
         start, lane = np.divmod(replay.add(batch), SLOTS)
@@ -117,3 +121,27 @@ def test_it_weighs_the_largest_error_against_the_mean(eta: float) -> None:
     largest = float(squash(torch.tensor(3.0)))
     expected = largest if eta else largest / LENGTH
     assert acted.priorities(np.array([1]), np.array([0])).tolist() == pytest.approx([expected])
+
+
+def test_an_episode_that_was_torn_is_not_led_on() -> None:
+    told, world = config(gamma=0.9, n_step=1), World(SLOTS, ends=0.0)
+    acted = Acted(told)
+    world.first[0] = False
+    acted.add(thoughtful(world, [0]))
+    thoughtful(world, [0])  # which gets lost
+    acted.add(thoughtful(world, [0]))
+    # Step 4 led to what nobody told of; what was thought of step 5 has nothing to do with it.
+    assert np.isnan(acted.priorities(np.array([0, 0]), np.array([4, 5]))).tolist() == [True, False]
+
+
+def test_an_observation_of_parts_goes_on_if_all_of_them_do() -> None:
+    world = World(SLOTS, ends=0.0)
+    batches = [thoughtful(world, [0]) for _ in range(2)]
+    for batch in batches:
+        batch.obs, batch.first[:] = {"a": batch.obs, "b": (np.zeros_like(batch.obs),)}, False
+    for changed, known in ((0.0, True), (1.0, False)):
+        acted = Acted(config(n_step=1))
+        acted.add(batches[0])
+        batches[1].obs["b"][0][0, 0] = changed
+        acted.add(batches[1])
+        assert np.isfinite(acted.priorities(np.array([0]), np.array([4]))).tolist() == [known]

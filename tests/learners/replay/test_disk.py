@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterenv.errors import ConfigError, WeightsCorrupt
 from clusterenv.learners.replay import disk
+from clusterenv.learners.replay.priorities import Priorities
 from clusterenv.learners.replay.sequences import SequenceReplay
 from clusterenv.learners.replay.transitions import TransitionReplay
 from clusterenv.spaces import Leaf
@@ -62,6 +65,56 @@ def test_a_disk_that_is_too_small_says_so_at_once(tmp_path: pathlib.Path, monkey
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(ConfigError, match=r"needs 2\.0 GiB in .*: No space left"):
         disk.zeros((2**31,), np.dtype(np.uint8), tmp_path)
+
+
+@pytest.mark.parametrize("places", [2**58, 10**30])
+def test_an_array_that_no_memory_holds_is_refused(places: int) -> None:
+    with pytest.raises(ConfigError, match=r"GiB of memory, and got: .*Lower the capacity"):
+        disk.zeros((places,), np.dtype(np.float64), None)
+
+
+@pytest.mark.parametrize("make", [transitions, sequences])
+def test_a_memory_that_would_only_fit_until_it_is_full_is_refused(make: Any) -> None:
+    free = disk.free_memory()
+    assert free is not None
+    for capacity in (free // 8, 10**30):  # every step has an observation of 8 bytes, and more beside it
+        with pytest.raises(ConfigError, match=r"needs \d+ bytes .* available: a capacity of at most \d+ fits"):
+            make(capacity=capacity, prioritized=False)
+
+
+@pytest.mark.parametrize("make", [transitions, sequences])
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_what_is_counted_beforehand_is_what_is_taken(
+    make: Any, prioritized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+    monkeypatch.setattr(disk, "refuse_too_large", lambda size, *, steps, **_: counted.append(size(steps)))
+    replay = make(capacity=90_000, prioritized=prioritized)
+    assert counted == [pytest.approx(replay.nbytes, abs=1000)]
+
+
+@given(
+    row=st.integers(1, 100),
+    slots=st.integers(1, 9),
+    steps=st.one_of(st.integers(1, 999), st.just(10**40)),
+    free=st.integers(0, 10**6),
+)
+def test_the_largest_capacity_that_fits_is_told(row: int, slots: int, steps: int, free: int) -> None:
+    def size(steps: int) -> int:
+        return slots * (steps + 1) * row + Priorities.bytes_of(slots * steps)
+
+    if size(steps) <= free:
+        disk.refuse_too_large(size, slots=slots, steps=steps, free=free)
+        return
+    with pytest.raises(ConfigError, match=f"needs {size(steps)} bytes .* and {free} ") as told:
+        disk.refuse_too_large(size, slots=slots, steps=steps, free=free)
+    fits = int(str(told.value).split("at most ")[1].split()[0]) // slots
+    assert size(fits + 1) > free
+    assert not fits or size(fits) <= free
+
+
+def test_a_machine_that_does_not_tell_refuses_nothing() -> None:
+    disk.refuse_too_large(lambda steps: 10**30 * steps, slots=1, steps=1, free=None)
 
 
 @pytest.mark.parametrize("make", [transitions, sequences])

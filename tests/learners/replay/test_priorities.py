@@ -48,7 +48,7 @@ def test_what_is_not_known_gets_the_largest_so_far() -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -0.5])
 def test_bad_priorities_are_refused(bad: float) -> None:
     with pytest.raises(ConfigError, match=rf"index 1 is {bad}"):
-        refuse_bad(np.array([1.0, bad]))
+        refuse_bad(np.arange(2), np.array([1.0, bad]))
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])

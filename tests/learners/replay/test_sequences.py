@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -204,6 +205,7 @@ def test_without_state_none_is_asked_for() -> None:
         ({"overlap": 4}, "overlap=4"),
         ({"length": 0}, "length=0"),
         ({"burn_in": -1}, "burn_in=-1"),
+        ({"capacity": 100.0}, r"capacity=100\.0 .* whole number"),
         ({"capacity": 20}, "at least 24"),
     ],
 )
@@ -218,3 +220,27 @@ def test_what_cannot_be_done_says_what_to_do() -> None:
         replay.sample(1)
     with pytest.raises(ConfigError, match="is -1"):
         replay.update(np.array([0]), np.array([-1.0]))
+    replay.add(World(SLOTS).play(20, [0, 1]))
+    for count in (0, -1):
+        with pytest.raises(ConfigError, match=f"count={count}"):
+            replay.sample(count)
+    with pytest.raises(ConfigError, match=r"\(3,\), and priorities \(2,\)"):
+        replay.update(np.arange(3), np.ones(2))
+
+
+@pytest.mark.parametrize("slot", [-1, SLOTS])
+def test_steps_of_a_slot_that_is_not_there_are_refused_before_anything_is_written(slot: int) -> None:
+    batch, replay = World(SLOTS).play(20, [0, 0, 1]), replay_of(Cutting(4, 2, 2))
+    batch.slot[2] = slot
+    with pytest.raises(ConfigError, match=f"slot {slot}, .* 0 to {SLOTS - 1}"):
+        replay.add(batch)
+    assert len(replay) == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, 1e300])
+def test_rewards_that_are_not_finite_are_refused_before_anything_is_written(bad: float) -> None:
+    batch, replay = World(SLOTS).play(20, [0, 0, 1]), replay_of(Cutting(4, 2, 2))
+    batch.reward[3, 2] = bad
+    with pytest.raises(ConfigError, match=rf"slot 1 is {re.escape(str(bad))} at step 3 .* environment gave it"):
+        replay.add(batch)
+    assert len(replay) == 0

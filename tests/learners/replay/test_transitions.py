@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -217,6 +218,8 @@ def test_the_same_seed_draws_the_same() -> None:
         ({"capacity": 5, "n_step": 1}, "capacity of 6"),
         ({"n_step": 0}, "n_step=0"),
         ({"gamma": 1.5}, "gamma=1.5"),
+        ({"gamma": -0.1}, "from 0 to 1"),
+        ({"capacity": 100.0}, r"capacity=100\.0 .* whole number"),
         ({"prioritized": True, "alpha": -1.0}, "alpha=-1.0"),
     ],
 )
@@ -239,3 +242,61 @@ def test_what_cannot_be_done_says_what_to_do() -> None:
         replay.update(np.array([0]), np.array([np.nan]))
     with pytest.raises(ConfigError, match="are none"):
         TransitionReplay(spaces.Text(3), ACTION, slots=1, capacity=10)
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5])
+def test_only_a_number_of_transitions_can_be_drawn(count: Any) -> None:
+    replay = replay_of()
+    replay.add(World(SLOTS).play(8, [0, 1, 2]))
+    with pytest.raises(ConfigError, match=f"count={count}"):
+        replay.sample(count)
+
+
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_there_must_be_a_priority_for_each_id(prioritized: bool) -> None:
+    replay = replay_of(prioritized=prioritized)
+    replay.add(World(SLOTS).play(8, [0, 1, 2]))
+    with pytest.raises(ConfigError, match=r"\(3,\), and priorities \(2,\)"):
+        replay.update(np.arange(3), np.ones(2))
+
+
+@pytest.mark.parametrize("slot", [-1, SLOTS])
+def test_steps_of_a_slot_that_is_not_there_are_refused_before_anything_is_written(slot: int) -> None:
+    batch, replay = World(SLOTS).play(4, [0, 0, 1]), replay_of()
+    batch.slot[2] = slot
+    with pytest.raises(ConfigError, match=f"slot {slot}, .* 0 to {SLOTS - 1}"):
+        replay.add(batch)
+    assert len(replay) == 0
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        (((2, 4), (4, 2), (1,)), r"taken has the shape \(2, 4\), but must have \(4, 2\)"),
+        (((4, 2), (4, 3), (1,)), r"best has the shape \(4, 3\)"),
+        (((4, 2), (4, 2), (2,)), r"final_best has the shape \(2,\), but must have \(1,\)"),
+    ],
+)
+def test_values_that_are_not_of_the_batch_are_refused(shapes: Any, said: str) -> None:
+    batch, replay = World(SLOTS, ends=0.0).play(4, [0, 1]), replay_of(prioritized=True)
+    batch.truncated[2, 1] = batch.first[3, 1] = True
+    batch.final_at, batch.final_obs = (np.array([2]), np.array([1])), np.array([0.5])
+    with pytest.raises(ConfigError, match=said):
+        replay.add(batch, *(np.zeros(shape) for shape in shapes))
+
+
+def test_without_a_future_only_the_first_reward_counts() -> None:
+    batch, replay = World(1, ends=0.3).play(12, [0]), replay_of(slots=1, gamma=0.0, n_step=3, prioritized=True)
+    replay.add(batch)
+    drawn = replay.sample(50)
+    assert drawn.data.reward.tolist() == batch.reward[drawn.ids, 0].tolist()
+    assert not drawn.data.discount.any()
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, 1e300])
+def test_rewards_that_are_not_finite_are_refused_before_anything_is_written(bad: float) -> None:
+    batch, replay = World(SLOTS).play(4, [0, 0, 1]), replay_of()
+    batch.reward[3, 2] = bad
+    with pytest.raises(ConfigError, match=rf"slot 1 is {re.escape(str(bad))} at step 3 .* environment gave it"):
+        replay.add(batch)
+    assert len(replay) == 0

@@ -39,6 +39,7 @@ class Acted:
         self._taken, self._best, self._reward = np.zeros((3, *shape), np.float32)
         self._terminated, self._truncated = np.zeros((2, *shape), np.bool_)
         self._heads = np.zeros(config.num_envs, np.int64)
+        self._seen = [b""] * config.num_envs  # what each slot was shown last, byte by byte
 
     def add(self, batch: Batch) -> None:
         """Take in the steps of a batch of arrays, whose `params` are Q-values."""
@@ -46,7 +47,10 @@ class Acted:
         best = batch.params.max(-1)
         for column, slot in enumerate(batch.slot.tolist()):
             head = self._heads[slot]
-            if head and (batch.first[0, column] or batch.worker_lost[column]):
+            # A fragment that begins with something else than what was seen last comes after steps that nobody told of:
+            # there the replay ends the episode, and so must we.
+            is_torn = self._seen[slot] != _bytes(batch.obs, 0, column)
+            if head and (is_torn or batch.first[0, column] or batch.worker_lost[column]):
                 # Nobody goes on with what was there.
                 last = (head - 1) % self._steps
                 self._truncated[slot, last] = ~self._terminated[slot, last]
@@ -56,6 +60,7 @@ class Acted:
             self._terminated[slot, where] = batch.terminated[:, column]
             self._truncated[slot, where] = batch.truncated[:, column]
             self._heads[slot] += batch.T
+            self._seen[slot] = _bytes(batch.obs, batch.T, column)
 
     def priorities(self, slot: Array, start: Array) -> Array:
         """How much sequences surprised the policy that acted, [B] float64; NaN where nothing is known.
@@ -83,3 +88,18 @@ class Acted:
         told = priority(error, mask, config.eta).double().masked_fill(~mask.any(0), torch.nan)
         surprise: Array = told.numpy()
         return surprise
+
+
+def _bytes(obs: Any, step: int, column: int) -> bytes:
+    """One observation of a batch; what is the same is the same bytes, also if it is not a number.
+
+    Example:
+        >>> _bytes({"a": np.uint8([[1, 2]]), "b": (np.uint8([[3, 4]]),)}, 0, 1).hex()
+        '0204'
+    """
+    if isinstance(obs, dict):
+        obs = tuple(obs.values())
+    if isinstance(obs, tuple):
+        return b"".join(_bytes(part, step, column) for part in obs)
+    shown: bytes = obs[step, column].tobytes()
+    return shown

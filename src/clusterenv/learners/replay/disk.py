@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
 import math
@@ -17,7 +18,7 @@ import numpy as np
 from clusterenv.errors import ConfigError, WeightsCorrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -36,7 +37,13 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], folder: str | os.PathLik
     """
     size = math.prod(shape) * dtype.itemsize
     if folder is None or not size:
-        return np.zeros(shape, dtype)
+        try:
+            return np.zeros(shape, dtype)
+        except (MemoryError, ValueError) as error:  # the latter if no address is that large
+            raise ConfigError(
+                f"a replay needs {size / 2**30:.1f} GiB of memory, and got: {error}. "
+                "Lower the capacity, or name a folder for the observations."
+            ) from error
     pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
         try:
@@ -47,6 +54,42 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], folder: str | os.PathLik
                 "Lower the capacity, or name another folder."
             ) from error
         return np.frombuffer(mmap.mmap(file.fileno(), size), dtype).reshape(shape)
+
+
+def free_memory() -> int | None:
+    """The bytes of memory that this machine can still give, or None if it does not tell."""
+    try:
+        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    told = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    return int(told[0][1]) * 1024 if told else None
+
+
+def refuse_too_large(size: Callable[[int], int], *, slots: int, steps: int, free: int | None) -> None:
+    """Raise if a memory does not fit: its pages are given out one by one, so that the run would be killed later.
+
+    Args:
+        size: the bytes that lanes of so many steps take; more for more steps.
+        slots: how many lanes.
+        steps: of each lane.
+        free: the bytes that there are, or None if nobody knows.
+
+    Example:
+        >>> refuse_too_large(lambda steps: 2**30 * steps, slots=2, steps=8, free=5 * 2**30)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        clusterenv.errors.ConfigError: a replay needs 8589934592 bytes of memory (8.0 GiB), and 5368709120 (5.0 GiB) ...
+    """
+    needed = size(steps)
+    if free is None or needed <= free:
+        return
+    # No lane has more steps than there are bytes, however many were asked for.
+    fits = bisect.bisect_right(range(min(steps, free) + 1), free, key=size) - 1
+    raise ConfigError(
+        f"a replay needs {needed} bytes of memory ({needed / 2**30:.1f} GiB), and {free} ({free / 2**30:.1f} GiB) are "
+        f"available: a capacity of at most {max(fits, 0) * slots} fits. Lower the capacity, or name a folder for the "
+        "observations."
+    )
 
 
 def save(folder: str | os.PathLike[str], settings: Mapping[str, Any], facts: Any, arrays: Mapping[str, Array]) -> None:

@@ -6,6 +6,7 @@ What the environment showed after the last step of a fragment is kept in the pla
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from clusterenv.learners.replay.side import SideTable
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
     from gymnasium import Space
@@ -46,6 +47,7 @@ class Lanes:
         state: the leaves of a recurrent state.
         stacked: images are stacks of frames, the newest last: keep each frame once.
         folder: keep observations in a file there, and not in memory.
+        beside: the bytes that whoever made the lanes keeps beside so many steps of all slots.
 
     Attributes:
         heads: [slots] int64, how many steps each slot has had.
@@ -61,6 +63,7 @@ class Lanes:
         state: Sequence[Leaf] = (),
         stacked: bool = False,
         folder: str | os.PathLike[str] | None = None,
+        beside: Callable[[int], int] = lambda steps: 0,
     ) -> None:
         leaves = spaces.leaves_of(observation_space)
         if leaves is None:
@@ -71,13 +74,21 @@ class Lanes:
         # More places than steps: one for what was seen last, and for the older frames in the stack of the oldest step.
         self._ring = steps + max(self._depths)
         places = slots * self._ring
-        self._obs = [
-            disk.zeros((places, *(leaf.shape if depth == 1 else leaf.shape[1:])), leaf.dtype, folder)
+        rows = [
+            (leaf.shape if depth == 1 else leaf.shape[1:], leaf.dtype)
             for leaf, depth in zip(leaves, self._depths, strict=True)
         ]
-        self._action = np.zeros((places, *action.shape), action.dtype)
-        self._reward = np.zeros(places, np.float32)
-        self._flags = np.zeros(places, np.uint8)
+        others = [(action.shape, action.dtype), ((), np.dtype(np.float32)), ((), np.dtype(np.uint8))]
+        if folder is None:
+            row, spare = sum(math.prod(shape) * dtype.itemsize for shape, dtype in rows + others), max(self._depths)
+            disk.refuse_too_large(
+                lambda steps: slots * (steps + spare) * row + beside(slots * steps),
+                slots=slots,
+                steps=steps,
+                free=disk.free_memory(),
+            )
+        self._obs = [disk.zeros((places, *shape), dtype, folder) for shape, dtype in rows]
+        self._action, self._reward, self._flags = (disk.zeros((places, *shape), dtype, None) for shape, dtype in others)
         self._finals, self._states = SideTable(leaves), SideTable(state)
         self._wholes = SideTable([leaf for leaf, depth in zip(leaves, self._depths, strict=True) if depth > 1])
 
@@ -122,18 +133,36 @@ class Lanes:
         last = self.heads[slot] - 1
         return slot, last - (last - at) % self.steps
 
-    def write(self, batch: Batch, columns: Array) -> None:
-        """Put fragments at the ends of their lanes.
-
-        Args:
-            batch: the fragments.
-            columns: which of them; no slot twice.
-        """
+    def refuse_bad(self, batch: Batch) -> None:
+        """Raise if a batch cannot be taken in: to be asked before any of it is written."""
         if self.steps < batch.T:
             raise ConfigError(
                 f"fragments of {batch.T} steps do not fit into lanes of {self.steps}. Raise the capacity to at least "
                 f"{batch.T * self.slots}: it is shared by {self.slots} slots."
             )
+        absent = (batch.slot < 0) | (batch.slot >= self.slots)
+        if absent.any():
+            raise ConfigError(
+                f"the batch has steps of slot {batch.slot[absent.argmax()]}, but this replay was made for the slots 0 "
+                f"to {self.slots - 1}. Make it with as many slots as there are environments."
+            )
+        with np.errstate(over="ignore"):
+            bad = ~np.isfinite(batch.reward.astype(np.float32, copy=False))
+        if bad.any():
+            t, n = (int(index[0]) for index in bad.nonzero())
+            raise ConfigError(
+                f"the reward of slot {batch.slot[n]} is {batch.reward[t, n]} at step {t} of its fragment of {batch.T}, "
+                "but must be a finite float32: one that is not would spoil the network for good. The environment gave "
+                "it: look there."
+            )
+
+    def write(self, batch: Batch, columns: Array) -> None:
+        """Put fragments at the ends of their lanes.
+
+        Args:
+            batch: the fragments, which `refuse_bad` has let pass.
+            columns: which of them; no slot twice.
+        """
         slot, steps = batch.slot[columns], np.arange(batch.T + 1)[:, None]
         start = self.heads[slot]
         seen = spaces.take_apart(self._space, batch.obs)  # [T + 1, n, ...]

@@ -61,6 +61,11 @@ class Priorities:
         self._tree, self._alpha, self.beta = SumTree(places), alpha, beta
         self.largest = 1.0
 
+    @staticmethod
+    def bytes_of(places: int) -> int:
+        """The memory that so many places take: two numbers each, for the next power of two."""
+        return 16 << max(0, places - 1).bit_length()
+
     @property
     def nbytes(self) -> int:
         """The memory of its arrays."""
@@ -119,8 +124,32 @@ def importance(chances: Array, items: int, beta: float) -> Array:
     return normalised
 
 
-def refuse_bad(priorities: Array) -> None:
-    """Raise if a priority is not a number, or below 0."""
+def refuse_no_count(**named: Any) -> None:
+    """Raise if one of these is not a whole number.
+
+    Example:
+        >>> refuse_no_count(capacity=100.0)
+        Traceback (most recent call last):
+        clusterenv.errors.ConfigError: capacity=100.0 of a replay must be a whole number.
+    """
+    for name, value in named.items():
+        if not isinstance(value, (int, np.integer)):
+            raise ConfigError(f"{name}={value!r} of a replay must be a whole number.")
+
+
+def refuse_no_draw(count: int) -> None:
+    """Raise if so many cannot be drawn."""
+    refuse_no_count(count=count)
+    if count < 1:
+        raise ConfigError(f"count={count}: at least 1 must be drawn.")
+
+
+def refuse_bad(ids: Array, priorities: Array) -> None:
+    """Raise if there is not one priority for each, or one is not a number, or below 0."""
+    if np.shape(ids) != np.shape(priorities):
+        raise ConfigError(
+            f"ids have the shape {np.shape(ids)}, and priorities {np.shape(priorities)}. Give one priority for each id."
+        )
     bad = ~(np.isfinite(priorities) & (priorities >= 0))
     if bad.any():
         at = int(bad.argmax())

@@ -11,7 +11,14 @@ from clusterenv.errors import ConfigError
 from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.cutting import Cutting
 from clusterenv.learners.replay.lanes import BEGINS, ENDED, FIRST, STATE, TERMINATED, TRUNCATED, Lanes, rounds
-from clusterenv.learners.replay.priorities import Priorities, Sample, importance, refuse_bad
+from clusterenv.learners.replay.priorities import (
+    Priorities,
+    Sample,
+    importance,
+    refuse_bad,
+    refuse_no_count,
+    refuse_no_draw,
+)
 
 if TYPE_CHECKING:
     import os
@@ -114,6 +121,7 @@ class SequenceReplay:
         stacked: bool = False,
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
+        refuse_no_count(slots=slots, capacity=capacity, length=length, burn_in=burn_in, overlap=overlap)
         if min(slots, length) < 1 or burn_in < 0 or not 0 <= overlap < length:
             raise ConfigError(
                 f"slots={slots}, length={length}, burn_in={burn_in}, overlap={overlap}: there must be at least one "
@@ -127,7 +135,14 @@ class SequenceReplay:
             )
         self._cutting, self._state = Cutting(length, burn_in, overlap), state
         self._lanes = Lanes(
-            observation_space, action, slots=slots, steps=steps, state=state, stacked=stacked, folder=folder
+            observation_space,
+            action,
+            slots=slots,
+            steps=steps,
+            state=state,
+            stacked=stacked,
+            folder=folder,
+            beside=Priorities.bytes_of,
         )
         self._episodes = [_Episode(0, False, 0, 0)] * slots
         # Of each lane what can be drawn, oldest first: the first step of burn-in, and the first to learn from.
@@ -157,14 +172,17 @@ class SequenceReplay:
                 "the batch has no recurrent state for every step, and sequences start in the middle of fragments. "
                 "Attach the policy with every_state=True, or make the replay without state."
             )
+        self._lanes.refuse_bad(batch)
         return np.concatenate([np.zeros(0, np.int64), *(self._add(batch, part) for part in rounds(batch.slot))])
 
     def sample(self, count: int) -> Sample[Sequences]:
         """Draw sequences, each independent of whether it was drawn before.
 
         Raises:
+            ConfigError: `count` is less than 1.
             LookupError: none is complete.
         """
+        refuse_no_draw(count)
         items = len(self)
         if not items:
             raise LookupError("no sequence is complete, so none can be drawn. Add batches first.")
@@ -176,7 +194,7 @@ class SequenceReplay:
     def update(self, ids: Array, priorities: Array) -> None:
         """Give new priorities to what was drawn. What is there no more is passed over; the last of several wins."""
         priorities = np.asarray(priorities, np.float64)
-        refuse_bad(priorities)
+        refuse_bad(ids, priorities)
         slot, start = self._lanes.find(ids)
         leaf = self._lanes.leaf(slot, start)
         here = (start >= self._lanes.oldest[slot]) & (start < self._lanes.heads[slot]) & self._priorities.holds(leaf)

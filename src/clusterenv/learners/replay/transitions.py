@@ -10,7 +10,14 @@ from clusterenv.errors import ConfigError
 from clusterenv.learners.replay import disk, lanes
 from clusterenv.learners.replay.lanes import TERMINATED, TRUNCATED, Lanes
 from clusterenv.learners.replay.nstep import NStep, nstep
-from clusterenv.learners.replay.priorities import Priorities, Sample, importance, refuse_bad
+from clusterenv.learners.replay.priorities import (
+    Priorities,
+    Sample,
+    importance,
+    refuse_bad,
+    refuse_no_count,
+    refuse_no_draw,
+)
 
 if TYPE_CHECKING:
     import os
@@ -87,16 +94,23 @@ class TransitionReplay:
         stacked: bool = False,
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
+        refuse_no_count(slots=slots, capacity=capacity, n_step=n_step)
         if min(slots, n_step) < 1 or capacity < 2 * slots * n_step:
             raise ConfigError(
                 f"capacity={capacity}, slots={slots}, n_step={n_step}: there must be at least one slot and one step, "
                 f"and room for two transitions in each slot, which makes a capacity of {2 * slots * n_step}."
             )
-        if not 0.0 < gamma <= 1.0:
-            raise ConfigError(f"gamma={gamma} of a replay must be more than 0 and at most 1.")
+        if not 0.0 <= gamma <= 1.0:
+            raise ConfigError(f"gamma={gamma} of a replay must be from 0 to 1.")
         self._n_step, self._gamma = n_step, gamma
         self._lanes = Lanes(
-            observation_space, action, slots=slots, steps=-(-capacity // slots), stacked=stacked, folder=folder
+            observation_space,
+            action,
+            slots=slots,
+            steps=-(-capacity // slots),
+            stacked=stacked,
+            folder=folder,
+            beside=lambda steps: 8 * steps + Priorities.bytes_of(steps) if prioritized else 0,
         )
         self._done = np.zeros(slots, np.int64)  # steps of each slot from which a complete transition starts
         self._random = np.random.default_rng(seed)
@@ -142,19 +156,30 @@ class TransitionReplay:
         """
         if (taken is None) != (best is None):
             raise ConfigError("taken and best make a first priority together: give both of them, or none.")
-        for name, values in (("taken", taken), ("best", best), ("final_best", final_best)):
-            if values is not None and not np.isfinite(values).all():
+        steps, finals = batch.reward.shape, (len(batch.final_at[0]),)
+        for name, values, shape in (("taken", taken, steps), ("best", best, steps), ("final_best", final_best, finals)):
+            if values is None:
+                continue
+            if np.shape(values) != shape:
+                raise ConfigError(
+                    f"{name} has the shape {np.shape(values)}, but must have {shape}: one value for each "
+                    f"{'step' if shape is steps else 'last observation'} of the batch."
+                )
+            if not np.isfinite(values).all():
                 raise ConfigError(
                     f"{name} is not finite everywhere, so it makes no priority. Look at the policy's values."
                 )
+        self._lanes.refuse_bad(batch)
         return sum(self._add(batch, columns, taken, best, final_best) for columns in lanes.rounds(batch.slot))
 
     def sample(self, count: int) -> Sample[Transitions]:
         """Draw transitions, each independent of whether it was drawn before.
 
         Raises:
+            ConfigError: `count` is less than 1.
             LookupError: none is complete.
         """
+        refuse_no_draw(count)
         items = len(self)
         if not items:
             raise LookupError("no transition is complete, so none can be drawn. Add batches first.")
@@ -170,7 +195,7 @@ class TransitionReplay:
     def update(self, ids: Array, priorities: Array) -> None:
         """Give new priorities to what was drawn. What is there no more is passed over; the last of several wins."""
         priorities = np.asarray(priorities, np.float64)
-        refuse_bad(priorities)
+        refuse_bad(ids, priorities)
         slot, k = self._lanes.find(ids)
         here = (k >= self._lanes.oldest[slot]) & (k < self._done[slot])
         if self._priorities is not None:
