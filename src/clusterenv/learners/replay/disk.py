@@ -42,7 +42,7 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], folder: str | os.PathLik
         except (MemoryError, ValueError) as error:  # the latter if no address is that large
             raise ConfigError(
                 f"a replay needs {size / 2**30:.1f} GiB of memory, and got: {error}. "
-                "Lower the capacity, or name a folder for the observations."
+                "Lower the capacity, or from code name a folder for the observations."
             ) from error
     pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -87,7 +87,7 @@ def refuse_too_large(size: Callable[[int], int], *, slots: int, steps: int, free
     fits = bisect.bisect_right(range(min(steps, free) + 1), free, key=size) - 1
     raise ConfigError(
         f"a replay needs {needed} bytes of memory ({needed / 2**30:.1f} GiB), and {free} ({free / 2**30:.1f} GiB) are "
-        f"available: a capacity of at most {max(fits, 0) * slots} fits. Lower the capacity, or name a folder for the "
+        f"available: a capacity of at most {max(fits, 0) * slots} fits. Lower the capacity, or from code name a folder for the "
         "observations."
     )
 
