@@ -87,8 +87,8 @@ def refuse_too_large(size: Callable[[int], int], *, slots: int, steps: int, free
     fits = bisect.bisect_right(range(min(steps, free) + 1), free, key=size) - 1
     raise ConfigError(
         f"a replay needs {needed} bytes of memory ({needed / 2**30:.1f} GiB), and {free} ({free / 2**30:.1f} GiB) are "
-        f"available: a capacity of at most {max(fits, 0) * slots} fits. Lower the capacity, or from code name a folder for the "
-        "observations."
+        f"available: a capacity of at most {max(fits, 0) * slots} fits. Lower the capacity, or from code name a "
+        "folder for the observations."
     )
 
 
