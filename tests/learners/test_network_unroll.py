@@ -73,11 +73,10 @@ def surprise(network: Network, batch: Batch) -> float:
     return float((logp - batch.logp).detach().abs().max())
 
 
-@pytest.mark.parametrize("cluster", ["inproc", "local:2"])
 @pytest.mark.parametrize(("env_id", "arguments"), LEARNERS, ids=str)
-def test_the_learner_computes_what_the_workers_computed(env_id: str, arguments: dict[str, Any], cluster: str) -> None:
+def test_the_learner_computes_what_the_workers_computed(env_id: str, arguments: dict[str, Any]) -> None:
     ends = 0
-    for network, batch in rollouts(env_id, cluster, arguments):
+    for network, batch in rollouts(env_id, "local:2", arguments):
         assert surprise(network, batch) < 1e-4
         said = unrolled(network, batch)
         torch.testing.assert_close(said.value[:-1], batch.value, atol=1e-4, rtol=1e-4)

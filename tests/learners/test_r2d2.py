@@ -65,7 +65,7 @@ def answers(learner: R2D2) -> list[int]:
 
 @pytest.mark.parametrize(
     "part",
-    [{}, {"burn_in": 0}, {"prioritized": False}, {"stored_state": False}, {"inference": "head", "mode": "stream"}],
+    [{}, {"burn_in": 0, "prioritized": False, "stored_state": False}, {"inference": "head", "mode": "stream"}],
     ids=str,
 )
 def test_it_learns_what_needs_a_memory(part: dict[str, Any]) -> None:
