@@ -24,7 +24,6 @@ from clusterenv.learners.common.config import LearnerConfig
 from clusterenv.learners.common.inference import Inference
 from clusterenv.learners.common.networks import make_network
 from clusterenv.learners.common.networks.q_network import make_q_network
-from clusterenv.learners.common.sync import SyncConfig
 from tests.learners.envs import Gated, Lever, Screen
 from tests.zoo import wait_until
 
@@ -44,7 +43,6 @@ def config(**changes: Any) -> LearnerConfig:
         "mode": "stream",
         "inference": "head",
         "seed": 3,
-        "sync": SyncConfig(rule="on-change"),
     }
     return LearnerConfig(**{**settings, **changes})
 

@@ -84,6 +84,8 @@ def test_synchronisation_that_makes_no_sense_is_refused(settings: dict[str, Any]
         ({"stream_slots": 4}, "means nothing in lock step"),
         ({"mode": "stream", "stream_slots": 33}, "must be from 1 to num_envs=32"),
         ({"inference": "head"}, "Use mode='stream', or inference='worker'"),
+        ({"mode": "stream", "inference": "head", "sync": SyncConfig(rule="always")}, "no weights move then"),
+        ({"mode": "stream", "inference": "head", "measure_drift": True}, "measure_drift=True: no weights move"),
         ({"inference_batch": 4}, "means nothing with inference='worker'"),
         ({"mode": "stream", "inference": "head", "inference_batch": 0}, "must be from 1 to num_envs=32"),
         ({"mode": "stream", "inference": "head", "inference_batch": 33}, "must be from 1 to num_envs=32"),

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from gymnasium import spaces
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.common.checkpoint import Checkpoints
+from clusterenv.learners.common.sync import SyncConfig
 from clusterenv.learners.r2d2 import R2D2, R2D2Config
 from clusterenv.metrics import keys
 from clusterenv.metrics.recorder import Recorder
 from tests.learners import envs as _envs  # noqa: F401  # registers the environments
 from tests.learners.runs import LEVER, Notebook
-
-if TYPE_CHECKING:
-    import pathlib
 
 OWN: dict[str, Any] = {
     "total_steps": 40 * 64,
@@ -40,6 +37,9 @@ RECALL: dict[str, Any] = {
     "gamma": 0.9,
     "samples_per_insert": 8.0,
 }
+
+
+LEARNER = R2D2
 
 
 def config(**changes: Any) -> R2D2Config:
@@ -65,7 +65,11 @@ def answers(learner: R2D2) -> list[int]:
 
 @pytest.mark.parametrize(
     "part",
-    [{}, {"burn_in": 0, "prioritized": False, "stored_state": False}, {"inference": "head", "mode": "stream"}],
+    [
+        {},
+        {"burn_in": 0, "prioritized": False, "stored_state": False},
+        {"inference": "head", "mode": "stream", "sync": SyncConfig()},
+    ],
     ids=str,
 )
 def test_it_learns_what_needs_a_memory(part: dict[str, Any]) -> None:
@@ -102,40 +106,6 @@ def test_states_are_recorded_only_if_they_are_stored() -> None:
         assert made.every_state == recorded
 
 
-def test_the_same_seed_is_the_same_run() -> None:
-    first, second, other = (run(config(total_steps=10 * 64, seed=seed))[0] for seed in (1, 1, 2))
-    for one, two in zip(first.network.parameters(), second.network.parameters(), strict=True):
-        assert torch.equal(one, two)
-    assert not torch.equal(next(first.network.parameters()), next(other.network.parameters()))
-
-
-def test_every_metric_has_a_name() -> None:
-    _, notebook = run(config(total_steps=10 * 64))
-    told = notebook.rows[-1].keys() - {"global_step"}
-    for name in told:
-        keys.find(name)
-    assert told >= {metric.name for metric in (keys.TD_LOSS, keys.TD_ERROR, keys.Q_MEAN, keys.GRAD_NORM)}
-
-
-def test_a_run_goes_on_where_it_was_saved(tmp_path: pathlib.Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    first, _ = run(config(total_steps=10 * 64), checkpoints=checkpoints)
-    second = R2D2(config(total_steps=11 * 64), resume=checkpoints.load())
-    update = next(iter(second.updates()))
-    assert update.global_step == 11 * 64
-    # The memory is filled anew, and one batch of it is not enough to learn from.
-    for one, two in zip(first.network.parameters(), second.network.parameters(), strict=True):
-        assert torch.equal(one, two)
-
-
-def test_what_is_judged_does_not_explore() -> None:
-    subject = R2D2(config(num_envs=3)).make_updater(spaces.Box(0, 1, (2,)), spaces.Discrete(2))
-    acting: Any = subject.acting
-    assert acting.distribution.epsilon == pytest.approx((0.4, 0.4**4.5, 0.4**8))
-    assert subject.judged.distribution.epsilon == 0.0
-    assert next(subject.judged.parameters()) is next(subject.network.parameters())
-
-
 # Settings.
 
 
@@ -147,8 +117,6 @@ def test_what_is_judged_does_not_explore() -> None:
         ({"lstm": -1}, "lstm=-1 must be at least 0"),
         ({"overlap": 4}, "overlap=4 must be less than length=4: each sequence must bring new steps"),
         ({"eta": 1.5}, r"eta=1\.5 must be at most 1"),
-        ({"epsilon": -0.1}, r"epsilon=-0\.1 must be at least 0"),
-        ({"epsilon_power": -1.0}, r"epsilon_power=-1\.0 must be at least 0"),
         ({"rescaling": 0.0}, r"rescaling=0\.0 must be more than 0"),
         ({"adam_epsilon": 0.0}, r"adam_epsilon=0\.0 must be more than 0"),
         ({"learning_starts": 60_000}, "learning_starts=60000 takes about 120000 steps, more than capacity=100000"),
@@ -164,13 +132,3 @@ def test_the_rate_counts_sequences() -> None:
     assert settings.sequences_per_batch == 32
     assert settings.slack == 3.0 * 2 * 32 + 16
     assert config(num_envs=1, rollout_steps=1, stream_slots=None).sequences_per_batch == 1
-
-
-def test_the_returns_that_count_are_those_of_the_greediest_slots() -> None:
-    assert config(num_envs=9).scored_slots() == range(6, 9)
-    assert config(num_envs=8, epsilon_power=0.0).scored_slots() == range(8)
-
-
-def test_only_choices_can_be_learned() -> None:
-    with pytest.raises(ConfigError, match="needs a Discrete action space"):
-        run(config(env_id="test/Lever-box-v0"))

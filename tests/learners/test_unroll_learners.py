@@ -9,6 +9,7 @@ import torch
 
 from clusterenv.learners import catalog
 from clusterenv.learners.common.checkpoint import Checkpoints
+from clusterenv.learners.common.sync import SyncConfig
 from clusterenv.metrics import keys
 from clusterenv.metrics.recorder import Recorder
 from tests.learners.envs import KINDS
@@ -57,7 +58,7 @@ def test_it_learns_from_a_stream(make: Make) -> None:
     assert len(notebook.rows) == 16
 
 
-HEAD = {"mode": "stream", "stream_slots": 4, "cluster": "local:1", "inference": "head"}
+HEAD = {"mode": "stream", "stream_slots": 4, "cluster": "local:1", "inference": "head", "sync": SyncConfig()}
 
 
 @pytest.mark.parametrize("kind", ["discrete", "box"])

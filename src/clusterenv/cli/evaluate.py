@@ -93,7 +93,7 @@ def run(arguments: list[str]) -> int:
     config, step = trained.config, trained.checkpoint.facts["global_step"]
     say(
         f"{trained.entry.name.upper()} on {config.title} after {step:,} steps: {options.episodes} episodes, "
-        f"{'greedy' if options.greedy else 'sampled'} actions, seed {options.seed}."
+        f"{'greedy' if _greedy(options, trained) else 'sampled'} actions, seed {options.seed}."
     )
     for task, mine in (_by_task(options, trained, scores) or {"": scores}).items():
         if task:
@@ -116,7 +116,7 @@ def report(options: EvalOptions, trained: Trained, scores: Scores, films: list[s
         "env_id": trained.config.title,
         "global_step": trained.checkpoint.facts["global_step"],
         "episodes": options.episodes,
-        "greedy": options.greedy,
+        "greedy": _greedy(options, trained),
         "seed": options.seed,
         "return": returns._asdict(),
         "length": lengths._asdict(),
@@ -129,6 +129,10 @@ def report(options: EvalOptions, trained: Trained, scores: Scores, films: list[s
             for task, mine in _by_task(options, trained, scores).items()
         },
     }
+
+
+def _greedy(options: EvalOptions, trained: Trained) -> bool:
+    return options.greedy or trained.config.judged_greedily
 
 
 def _spreads(scores: Scores) -> tuple[Any, Any]:

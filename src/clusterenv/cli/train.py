@@ -60,7 +60,7 @@ def run(entry: Entry, arguments: list[str]) -> int:
             _say_stopped(entry, learner.summary(), folder, options.run)
             stop.told = True  # type: ignore[attr-defined]
             raise
-    _say_end(summary, folder, options.run)
+    _say_end(summary, settings, folder, options.run)
     missed = settings.target_return is not None and not summary.final_return >= settings.target_return
     return FAILED if missed else OK
 
@@ -138,12 +138,14 @@ def _views(entry: Entry, settings: LearnerConfig, run: RunOptions, folder: RunFo
     return [ConsoleSink(sys.stdout)]
 
 
-def _say_end(summary: Summary, folder: RunFolder, run: RunOptions) -> None:
+def _say_end(summary: Summary, settings: LearnerConfig, folder: RunFolder, run: RunOptions) -> None:
     if run.json:
         say(json.dumps({"summary": {**asdict(summary), "saved": summary.saved, "run": _short(folder)}}))
         return
+    scored = len(settings.scored_slots())
+    where = "" if scored == settings.num_envs else f" in the {scored} greediest of {settings.num_envs} slots"
     say(
-        f"Done: return {summary.final_return:.1f} over the last 100 of {summary.episodes:,} episodes, "
+        f"Done: return {summary.final_return:.1f} over the last 100{where} of {summary.episodes:,} episodes, "
         f"{summary.steps:,} steps in {summary.seconds:.0f} s ({summary.steps_per_second:,.0f} per second)."
     )
     for name, mean in summary.task_returns.items():

@@ -29,10 +29,12 @@ class LearnerConfig:
         aps_stall_after: under APS, the batches after which weights move because the policy drifts no further. That
             matters to learners that old data holds back, by a trust region around the policy that acted; None is for
             the others.
+        judged_greedily: whether what was learned is judged without exploring, as that is no part of it.
     """
 
     aps_threshold: ClassVar[float] = 0.01
     aps_stall_after: ClassVar[int | None] = 4
+    judged_greedily: ClassVar[bool] = False
 
     env_id: str = "CartPole-v1"
     """the environment"""
@@ -155,6 +157,11 @@ class LearnerConfig:
             raise ConfigError(
                 f"inference='head' with mode={self.mode!r}: on the head the policy acts while the learner learns. "
                 "Use mode='stream', or inference='worker'."
+            )
+        if self.inference == "head" and (self.sync != SyncConfig() or self.measure_drift):
+            raise ConfigError(
+                f"inference='head' with {self.sync} and measure_drift={self.measure_drift}: no weights move then, and "
+                "nothing drifts. Leave them out, or use inference='worker'."
             )
         if self.inference_batch is not None and self.inference != "head":
             raise ConfigError(

@@ -60,6 +60,11 @@ class Measurements:
             )
 
     @property
+    def sync_s(self) -> float:
+        """How long the weights take to a host."""
+        return self.weights_bytes / self.link_bytes_s if self.link_bytes_s else 0.0
+
+    @property
     def at_once(self) -> int:
         """How many workers run at the same time: those that share a core take turns."""
         return self.workers if self.cores is None else min(self.workers, self.cores)
@@ -110,23 +115,9 @@ def decide(measured: Measurements, *, most_envs: int) -> Plan:
     blocks, batches = _fitting(measured, most_envs)
     block, worker_rate = _smallest({rows: worker_rate_of(measured, rows) for rows in blocks})
     batch, head_rate = _smallest({rows: head_rate_of(measured, rows) for rows in batches})
-    reasons = [
-        f"A step of the environment takes {_time(measured.step_s)}; the policy takes "
-        f"{_time(measured.worker_s[block])} for {block} rows on a worker and {_time(measured.head_s[batch])} for "
-        f"{batch} rows on the head.",
-        f"On {measured.workers} worker(s) the policy would give {worker_rate:,.0f} steps per second, on the head "
-        f"{head_rate:,.0f}: there {_bottleneck(measured, batch)}.",
-    ]
-    if measured.at_once < measured.workers:
-        reasons.append(f"The {measured.workers} workers share {measured.cores} core(s): more of them are not faster.")
-    sync_s = measured.weights_bytes / measured.link_bytes_s if measured.link_bytes_s else 0.0
-    if sync_s > _LONG_SYNC_S:
-        reasons.append(
-            f"The weights ({_size(measured.weights_bytes)}) would take {sync_s:.1f} s to a host; on the head "
-            "they move nowhere."
-        )
-    chosen = head_rate > worker_rate * _MARGIN or (sync_s > _LONG_SYNC_S and head_rate > worker_rate / 2)
-    if not chosen:
+    reasons = _reasons(measured, block, batch)
+    slow_link = measured.sync_s > _LONG_SYNC_S
+    if not (head_rate > worker_rate * _MARGIN or (slow_link and head_rate > worker_rate / 2)):
         if head_rate > worker_rate:
             reasons.append("That is too little more to send every observation to the head.")
         return Plan(
@@ -151,6 +142,26 @@ def decide(measured: Measurements, *, most_envs: int) -> Plan:
         other_rate=worker_rate,
         reasons=tuple(reasons),
     )
+
+
+def _reasons(measured: Measurements, block: int, batch: int) -> list[str]:
+    """What was measured of either place, with the sizes that suit it best, in words."""
+    worker_rate, head_rate = worker_rate_of(measured, block), head_rate_of(measured, batch)
+    reasons = [
+        f"A step of the environment takes {_time(measured.step_s)}; the policy takes "
+        f"{_time(measured.worker_s[block])} for {block} rows on a worker and {_time(measured.head_s[batch])} for "
+        f"{batch} rows on the head.",
+        f"On {measured.workers} worker(s) the policy would give {worker_rate:,.0f} steps per second, on the head "
+        f"{head_rate:,.0f}: there {_bottleneck(measured, batch)}.",
+    ]
+    if measured.at_once < measured.workers:
+        reasons.append(f"The {measured.workers} workers share {measured.cores} core(s): more of them are not faster.")
+    if measured.sync_s > _LONG_SYNC_S:
+        reasons.append(
+            f"The weights ({_size(measured.weights_bytes)}) would take {measured.sync_s:.1f} s to a host; on the head "
+            "they move nowhere."
+        )
+    return reasons
 
 
 def worker_rate_of(measured: Measurements, rows: int) -> float:

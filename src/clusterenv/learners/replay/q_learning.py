@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from clusterenv.learners.common.config import check
 from clusterenv.learners.common.exploration import epsilon_ladder, greediest
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class QConfig(ReplayConfig):
     """The settings of learners of Q-values."""
+
+    judged_greedily: ClassVar[bool] = True
 
     num_envs: int = 8
     """number of environments (slots); each explores in its own measure"""
