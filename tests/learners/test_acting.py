@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.common.acting import Actor, Handover
+from clusterenv.learners.common.acting import Handover, HeadActor
 from clusterenv.learners.common.networks import make_network
 
 BOX, ACTIONS = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
@@ -29,7 +29,7 @@ def flags(*values: int) -> Any:
 
 def test_it_says_what_its_network_says() -> None:
     net = network(lstm=0)
-    actor = Actor(net, BOX, slots=5, device="cpu")
+    actor = HeadActor(net, BOX, slots=5, device="cpu")
     obs = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
     params, value = actor(np.array([4, 0]), [obs], first=flags(0, 0), at=np.ones(2, int))
     expected = net(torch.from_numpy(obs))
@@ -42,7 +42,7 @@ def test_it_says_what_its_network_says() -> None:
 def test_every_slot_has_its_own_memory() -> None:
     """Slots in any company and order: each sees what a network sees that plays for it alone."""
     net, chance = network(), np.random.default_rng(0)
-    actor = Actor(net, BOX, slots=4, device="cpu")
+    actor = HeadActor(net, BOX, slots=4, device="cpu")
     alone = {slot: tuple(torch.zeros(1, 8) for _ in range(2)) for slot in range(4)}
     for _ in range(12):
         slots = chance.permutation(4)[: chance.integers(1, 5)]
@@ -56,7 +56,7 @@ def test_every_slot_has_its_own_memory() -> None:
 
 
 def test_the_memory_before_an_unroll_is_kept_until_the_next() -> None:
-    actor = Actor(network(), BOX, slots=2, device="cpu")
+    actor = HeadActor(network(), BOX, slots=2, device="cpu")
     obs, slots, yes, no = np.ones((2, 3), np.float32), np.arange(2), flags(1, 1), flags(0, 0)
     actor(slots, [obs], first=yes, at=np.array([0, 0]))
     assert not np.any(actor.states(slots)[0])  # an episode begins with the unroll: there is nothing to remember
@@ -69,7 +69,7 @@ def test_the_memory_before_an_unroll_is_kept_until_the_next() -> None:
 
 def test_the_memory_before_every_step_can_be_kept() -> None:
     net, slots = network(), np.arange(2)
-    actor = Actor(net, BOX, slots=2, device="cpu", keep=3)
+    actor = HeadActor(net, BOX, slots=2, device="cpu", keep=3)
     obs, state = np.ones((2, 3), np.float32), tuple(torch.zeros(2, 8) for _ in range(2))
     expected = []
     for step in range(3):
@@ -82,7 +82,7 @@ def test_the_memory_before_every_step_can_be_kept() -> None:
 
 def test_its_network_is_a_copy() -> None:
     net = network(lstm=0)
-    actor = Actor(net, BOX, slots=1, device="cpu")
+    actor = HeadActor(net, BOX, slots=1, device="cpu")
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.zero_()
@@ -100,7 +100,7 @@ def test_its_network_is_a_copy() -> None:
     ],
 )
 def test_observations_of_every_kind(space: Any) -> None:
-    actor = Actor(make_network(space, ACTIONS, hidden=(4,)), space, slots=3, device="cpu")
+    actor = HeadActor(make_network(space, ACTIONS, hidden=(4,)), space, slots=3, device="cpu")
     params, _ = actor(np.arange(3), actor.blank(3), first=flags(1, 1, 1), at=np.zeros(3, int))
     assert params.shape == (3, 2)
     assert params.dtype == np.float32
@@ -108,7 +108,7 @@ def test_observations_of_every_kind(space: Any) -> None:
 
 def test_a_module_that_does_not_say_how_it_acts_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Linear has no `distribution`.*inference='worker'"):
-        Actor(torch.nn.Linear(3, 2), BOX, slots=1, device="cpu")
+        HeadActor(torch.nn.Linear(3, 2), BOX, slots=1, device="cpu")
 
 
 # New weights.

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.common.acting import Actor, Handover
+from clusterenv.learners.common.acting import Handover, HeadActor
 from clusterenv.learners.common.graphed import Graphed, fastest
 from clusterenv.learners.common.networks import make_network
 
@@ -25,7 +25,7 @@ def network(lstm: int = 8) -> Any:
 
 @pytest.mark.parametrize("graphs", ["auto", "on", "off"])
 def test_off_a_gpu_the_actor_runs_itself(graphs: Any) -> None:
-    actor = Actor(network(), SPACE, slots=4, device="cpu")
+    actor = HeadActor(network(), SPACE, slots=4, device="cpu")
     assert fastest(actor, 2, graphs) is actor
 
 
@@ -34,7 +34,7 @@ def test_off_a_gpu_the_actor_runs_itself(graphs: Any) -> None:
 def test_the_graph_says_what_the_network_says(lstm: int, keep: int) -> None:
     """Batches of every size up to the recorded one, with memory and new weights in between."""
     net, chance = network(lstm).cuda(), np.random.default_rng(0)
-    plain, recorded = (Actor(net, SPACE, slots=6, device="cuda", keep=keep) for _ in range(2))
+    plain, recorded = (HeadActor(net, SPACE, slots=6, device="cuda", keep=keep) for _ in range(2))
     graphed, handover = Graphed(recorded, size=4), Handover(net)
     for turn in range(20):
         slots = chance.permutation(6)[: chance.integers(1, 5)]
@@ -58,14 +58,14 @@ def test_the_graph_says_what_the_network_says(lstm: int, keep: int) -> None:
 
 @on_a_gpu
 def test_more_rows_than_were_recorded_are_refused() -> None:
-    graphed = Graphed(Actor(network(), SPACE, slots=6, device="cuda"), size=2)
+    graphed = Graphed(HeadActor(network(), SPACE, slots=6, device="cuda"), size=2)
     with pytest.raises(ConfigError, match="3 slots in a batch, but its graph was recorded for 2"):
         graphed(np.arange(3), [np.zeros((3, 3), np.float32)], first=np.ones(3, bool), at=np.zeros(3, int))
 
 
 @on_a_gpu
 def test_which_is_faster_is_measured() -> None:
-    actor = Actor(network(), SPACE, slots=6, device="cuda")
+    actor = HeadActor(network(), SPACE, slots=6, device="cuda")
     assert isinstance(fastest(actor, 2, "on"), Graphed)
     assert fastest(actor, 2, "auto") is not None
     assert fastest(actor, 2, "off") is actor

@@ -56,6 +56,18 @@ def test_a_run_goes_on_where_it_was_saved(kit: Any, tmp_path: pathlib.Path) -> N
         assert torch.equal(one, two)
 
 
+def test_a_run_that_keeps_its_memory_goes_on_with_it(kit: Any, tmp_path: pathlib.Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    first, _ = kit.run(kit.config(total_steps=10 * 64, keep_memory=True), checkpoints=checkpoints)
+    items = len(first.updater.memory)
+    second = kit.LEARNER(
+        kit.config(total_steps=11 * 64, keep_memory=True), checkpoints=checkpoints, resume=checkpoints.load()
+    )
+    update = next(iter(second.updates()))
+    assert update.metrics[keys.REPLAY_SIZE.name] > items / 2, "the memory was there before the first batch"
+    assert not torch.equal(next(first.network.parameters()), next(second.network.parameters()))
+
+
 def test_what_is_judged_does_not_explore_and_suits_any_number_of_slots(kit: Any) -> None:
     subject = updater(kit, kit.config(num_envs=3))
     assert subject.acting.distribution.epsilon == pytest.approx((0.4, 0.4**4.5, 0.4**8))

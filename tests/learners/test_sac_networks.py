@@ -12,19 +12,19 @@ from gymnasium import spaces
 from torch import nn
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.sac.networks import LOG_STD_MAX, LOG_STD_MIN, Actor, SACNetwork, TwinQ, squashed_for
+from clusterenv.learners.sac.networks import LOG_STD_MAX, LOG_STD_MIN, SACNetwork, SquashedActor, TwinQ, squashed_for
 from clusterenv.policy.distributions import TanhGaussian
 
 SPACE, ACTIONS = spaces.Box(-1, 1, (4,)), spaces.Box(np.array([-2, 0], np.float32), np.array([2, 5], np.float32))
 
 
 @pytest.fixture
-def actor() -> Actor:
+def actor() -> SquashedActor:
     torch.manual_seed(0)
-    return Actor(SPACE, ACTIONS, hidden=(32, 32))
+    return SquashedActor(SPACE, ACTIONS, hidden=(32, 32))
 
 
-def test_the_first_policy_is_nearly_uniform_whatever_it_sees(actor: Actor) -> None:
+def test_the_first_policy_is_nearly_uniform_whatever_it_sees(actor: SquashedActor) -> None:
     params, _, _ = actor(torch.randn(50, 4))
     entropy = actor.distribution.entropy(params.detach().numpy())
     most = math.log(4.0) + math.log(5.0)
@@ -32,7 +32,7 @@ def test_the_first_policy_is_nearly_uniform_whatever_it_sees(actor: Actor) -> No
     assert (entropy <= most).all()
 
 
-def test_the_spread_depends_on_what_is_seen_and_has_limits(actor: Actor) -> None:
+def test_the_spread_depends_on_what_is_seen_and_has_limits(actor: SquashedActor) -> None:
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter.mul_(30.0)
@@ -44,7 +44,7 @@ def test_the_spread_depends_on_what_is_seen_and_has_limits(actor: Actor) -> None
 
 def test_it_takes_any_observation_that_lies_in_arrays() -> None:
     space = spaces.Dict(speed=spaces.Box(-1, 1, (2,)), gear=spaces.Discrete(3))
-    actor = Actor(space, ACTIONS, hidden=(8,), normalize=True)
+    actor = SquashedActor(space, ACTIONS, hidden=(8,), normalize=True)
     obs = {"speed": torch.zeros(5, 2), "gear": torch.tensor([0, 1, 2, 0, 1])}
     assert actor(obs)[0].shape == (5, 4)
     before = actor.rows(obs)

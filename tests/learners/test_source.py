@@ -22,6 +22,8 @@ OWN: dict[str, dict[str, Any]] = {
     "sac": {"env_id": "test/Lever-box-v0", "learning_starts": 64, "sample_size": 16, "samples_per_insert": 4.0},
     "r2d2": {"learning_starts": 4, "sample_size": 2, "lstm": 8, "burn_in": 2, "length": 4, "overlap": 2, "n_step": 1},
 }
+# Who acts; what acts on the head needs no rule for weights.
+ACTS: dict[str, dict[str, Any]] = {"worker": {}, "head": {"inference": "head", "sync": SyncConfig()}}
 
 
 @pytest.mark.parametrize("name", catalog.LEARNERS)
@@ -29,7 +31,7 @@ OWN: dict[str, dict[str, Any]] = {
 def test_every_learner_takes_either(name: str, inference: str) -> None:
     entry = catalog.find(name)
     known = {field.name for field in dataclasses.fields(entry.config)}
-    settings: Any = {**SMALL, **OWN.get(name, {}), "inference": inference}
+    settings: Any = {**SMALL, **OWN.get(name, {}), **ACTS[inference]}
     learner = entry.learner()(entry.config(**{key: value for key, value in settings.items() if key in known}))
     told = learner.train()
     assert told.steps == 10 * 32
@@ -40,7 +42,7 @@ def test_every_learner_takes_either(name: str, inference: str) -> None:
 
 @pytest.mark.parametrize(("inference", "kind"), [("worker", WorkerSource), ("head", HeadSource)])
 def test_what_a_source_does(inference: Any, kind: type[Any]) -> None:
-    config = IMPALAConfig(**{**SMALL, "inference": inference, "stream_slots": 8})
+    config = IMPALAConfig(**{**SMALL, **ACTS[inference], "stream_slots": 8})
     with make_vec(config.env_id, 8, cluster="inproc:2") as envs:
         policy = IMPALA(config).make_updater(envs.single_observation_space, envs.single_action_space).acting
         with source_for(envs, policy, config, epoch=2) as source:

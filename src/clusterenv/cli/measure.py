@@ -15,7 +15,7 @@ import torch
 from clusterenv import spaces
 from clusterenv.env.make import make_vec
 from clusterenv.errors import EnvError
-from clusterenv.learners.common.acting import Actor
+from clusterenv.learners.common.acting import HeadActor
 from clusterenv.learners.common.graphed import fastest
 from clusterenv.learners.common.networks import make_network
 from clusterenv.learners.common.placement import Measurements
@@ -129,7 +129,7 @@ def _worker_seconds(network: Any, observation_space: Any, action_space: Any, arg
 def _head_seconds(network: Any, observation_space: Any, args: BenchArgs) -> dict[int, float]:
     sizes = args.head_rows()
     torch.set_num_threads(args.torch_threads)
-    actor = Actor(network, observation_space, slots=max(sizes), device=args.device)
+    actor = HeadActor(network, observation_space, slots=max(sizes), device=args.device)
     told = {}
     for rows in sizes:
         run, slots = fastest(actor, rows, "auto"), np.arange(rows)

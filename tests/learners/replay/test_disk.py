@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from clusterenv.errors import ConfigError, WeightsCorrupt
 from clusterenv.learners.replay import disk
-from clusterenv.learners.replay.priorities import Priorities
+from clusterenv.learners.replay.lanes import Lanes
+from clusterenv.learners.replay.priorities import Priorities, Sample
 from clusterenv.learners.replay.sequences import SequenceReplay
 from clusterenv.learners.replay.transitions import TransitionReplay
 from clusterenv.spaces import Leaf
@@ -37,7 +38,9 @@ def sequences(**changes: Any) -> SequenceReplay:
 
 
 def assert_same(one: Any, other: Any) -> None:
-    if isinstance(one, tuple):
+    if isinstance(one, Sample):
+        assert_same((one.ids, one.weights, one.data), (other.ids, other.weights, other.data))
+    elif isinstance(one, tuple):
         assert len(one) == len(other)
         for mine, theirs in zip(one, other, strict=True):
             assert_same(mine, theirs)
@@ -140,6 +143,30 @@ def test_what_is_loaded_goes_on_as_what_was_saved(make: Any, turns: int, tmp_pat
             each.update(drawn.ids, np.linspace(0, 1, 30))
 
 
+@pytest.mark.parametrize("make", [transitions, sequences])
+def test_what_was_interrupted_is_not_saved(make: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, replay = World(SLOTS), make()
+    replay.add(world.play(11, [0, 1, 2]))
+    replay.save(tmp_path)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lanes, "_keep_finals", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            replay.add(world.play(11, [0, 1, 2]))
+    with pytest.raises(ConfigError, match="half added"):
+        replay.save(tmp_path)
+    make().load(tmp_path)  # what was saved before is still there
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"needs .* GiB in .*file/x, and got: Not a directory"):
+        transitions(folder=tmp_path / "file" / "x")
+
+
 def test_only_the_newest_is_kept_and_nothing_is_left_half_written(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +210,7 @@ def test_only_a_memory_like_it_takes_it(tmp_path: pathlib.Path) -> None:
     transitions().save(tmp_path)
     with pytest.raises(ConfigError, match="n_step=3, and this one has n_step=1"):
         transitions(n_step=1).load(tmp_path)
-    with pytest.raises(ConfigError, match="kind=transitions"):
+    with pytest.raises(ConfigError, match="kind=transition, and this one has kind=sequence"):
         sequences().load(tmp_path)
     with pytest.raises(ConfigError, match="steps=30, and this one has steps=20"):
         transitions(capacity=60).load(tmp_path)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.config import ReplayConfig
 from clusterenv.learners.replay.updater import Drawn, Learned, ReplayUpdater, follow, on_device
+
+if TYPE_CHECKING:
+    import pathlib
 
 
 class Numbers(NamedTuple):
@@ -41,6 +45,12 @@ class Kept:
 
     def update(self, ids: Any, priorities: Any) -> None:
         self.told.append((list(ids), list(priorities)))
+
+    def save(self, folder: Any) -> None:
+        disk.save(folder, {}, None, {"items": np.array(self.items)})
+
+    def load(self, folder: Any) -> None:
+        self.items = disk.Saved(folder, {}).read("items").tolist()
 
 
 class Sums(ReplayUpdater[ReplayConfig, nn.Linear]):
@@ -134,6 +144,57 @@ def test_a_checkpoint_has_the_target_and_the_count() -> None:
     assert other.updates == 4
     assert torch.equal(other.target.weight, subject.target.weight)
     assert torch.equal(other.network.weight, subject.network.weight)
+
+
+def test_a_memory_that_is_kept_is_learned_from_no_more_than_it_should_be(tmp_path: pathlib.Path) -> None:
+    subject, other = updater(keep_memory=True), updater(keep_memory=True)
+    feed(subject, [1.0] * 20)  # of 16 samples that it may have, it had two
+    subject.save_beside(tmp_path)
+    other.load_beside(tmp_path)
+    assert other.kept.items == [1.0] * 20
+    assert (other.needs_batch, other.takes_batch) == (True, True)
+    feed(other, [2.0] * 2)
+    assert other.updates == 1
+
+
+def test_a_memory_that_had_not_begun_goes_on_filling(tmp_path: pathlib.Path) -> None:
+    subject, other = updater(keep_memory=True), updater(keep_memory=True)
+    feed(subject, [1.0] * 3)
+    subject.save_beside(tmp_path)
+    other.load_beside(tmp_path)
+    feed(other, [2.0])
+    assert other.updates == 0
+    feed(other, [2.0] * 2)
+    assert other.updates == 1
+
+
+def test_a_memory_is_kept_only_if_it_was_asked_for(tmp_path: pathlib.Path) -> None:
+    subject, other = updater(), updater(keep_memory=True)
+    feed(subject, [1.0] * 20)
+    subject.save_beside(tmp_path)
+    other.load_beside(tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert not other.kept.items
+    other.save_beside(tmp_path)
+    subject.load_beside(tmp_path)
+    assert len(subject.kept.items) == 20, "not what the other has saved, which is nothing"
+
+
+def test_a_memory_that_cannot_be_saved_or_read_stops_nobody(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject = updater(keep_memory=True)
+    feed(subject, [1.0] * 20)
+    (tmp_path / "file").touch()
+    subject.save_beside(tmp_path / "file")
+    assert "the memory was not saved: " in caplog.text
+    subject.save_beside(tmp_path)
+    (path,) = tmp_path.glob("memory/*/items")
+    path.write_bytes(b"damaged")
+    other = updater(keep_memory=True)
+    other.load_beside(tmp_path)
+    assert "this run starts with an empty memory: " in caplog.text
+    assert other.kept.items == []
 
 
 @pytest.mark.parametrize(("rate", "share"), [(1.0, 1.0), (0.25, 0.25)])

@@ -22,7 +22,6 @@ from clusterenv.policy.categorical import values_at
 if TYPE_CHECKING:
     import numpy.typing as npt
     from gymnasium import Space
-    from torch import Tensor
 
     from clusterenv.env.batch import Batch
     from clusterenv.learners.replay.updater import Drawn
@@ -40,15 +39,9 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
         memory = TransitionReplay(
             observation_space,
             network.distribution.action,
-            slots=config.num_envs,
-            capacity=config.capacity,
             n_step=config.n_step,
             gamma=config.gamma,
-            prioritized=config.prioritized,
-            alpha=config.priority_exponent,
-            beta=config.importance_exponent,
-            seed=config.seed,
-            stacked=config.stacked,
+            **config.memory(),
         )
         super().__init__(config, network, _optimizer(config, network), memory)
 
@@ -59,7 +52,7 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
 
     def insert(self, batch: Batch) -> int:
         """Put a batch into the memory, with first priorities by the Q-values that the workers acted on."""
-        self._learn_scale(batch)
+        self.learn_scale(batch)
         reward = transform(torch.from_numpy(batch.reward), self.config.reward).numpy() * self.config.reward_scale
         batch = dataclasses.replace(batch, reward=reward)
         if not self.config.prioritized:
@@ -72,16 +65,9 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
         """[K]: no worker acted on the last observation of an episode, so the learner's network says it."""
         if not len(batch.final_at[0]):
             return np.zeros(0, np.float32)
-        obs = trees.each(self._tensor, batch.final_obs)
+        obs = trees.each(lambda array: torch.as_tensor(array, device=self.config.device), batch.final_obs)
         best: Array = self.network(obs)[0].max(-1).values.cpu().numpy()
         return best
-
-    def _learn_scale(self, batch: Batch) -> None:
-        if self.config.normalize_observations:
-            self.network.learn_scale(trees.rows(trees.each(lambda array: self._tensor(array[:-1]), batch.obs)))
-
-    def _tensor(self, array: Any) -> Tensor:
-        return torch.as_tensor(array, device=self.config.device)
 
     def learn(self, sample: Drawn, left: float) -> Learned:
         """One gradient step; the priorities are the sizes of the errors before it."""

@@ -1,7 +1,7 @@
 """A network that acts for the slots of all workers, on the learner's device, and remembers for each of them.
 
-`Actor` runs it: arrays in, arrays out. The recurrent states of all slots lie in tables on the device and never leave
-it, apart from those before an unroll, which the learner wants. `Handover` brings new weights from another thread.
+`HeadActor` runs it: arrays in, arrays out. The recurrent states of all slots lie in tables on the device and never
+leave it, apart from those before an unroll, which the learner wants. `Handover` brings new weights from another thread.
 
 The actor has its own copy of the network and takes new weights into it in place, between two batches. The learner does
 not write there, but into a spare copy, so neither waits for more than a copy of the weights: with one copy and a lock
@@ -89,7 +89,7 @@ def _copy(into: list[Tensor], source: list[Tensor]) -> None:
     torch._foreach_copy_(into, source)
 
 
-class Actor:
+class HeadActor:
     """Runs a copy of a network for any of the slots.
 
     Args:
@@ -110,7 +110,7 @@ class Actor:
         >>> from gymnasium.spaces import Box, Discrete
         >>> from clusterenv.learners.common.networks import make_network
         >>> space = Box(-1, 1, (4,))
-        >>> actor = Actor(make_network(space, Discrete(2), lstm=8), space, slots=6, device="cpu")
+        >>> actor = HeadActor(make_network(space, Discrete(2), lstm=8), space, slots=6, device="cpu")
         >>> some = np.array([4, 1])
         >>> params, value = actor(some, [np.zeros((2, 4), np.float32)], first=some > 0, at=np.zeros(2, int))
         >>> params.shape, value.shape, [state.shape for state in actor.states(some)]

@@ -226,11 +226,16 @@ class UnrollConfig(ActorCriticConfig):
 
     def wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         """What is put around each environment, on its worker."""
-        if not self.last_inputs:
-            return ()
-        from clusterenv.wrappers import LastActionReward  # it needs Gymnasium, which `--help` does not
+        return input_wrappers(self.last_inputs)
 
-        return (LastActionReward,)
+
+def input_wrappers(last_inputs: bool) -> tuple[Callable[[Any], Any], ...]:
+    """What shows a policy its last action and reward, if it is to see them."""
+    if not last_inputs:
+        return ()
+    from clusterenv.wrappers import LastActionReward  # it needs Gymnasium, which `--help` does not
+
+    return (LastActionReward,)
 
 
 def check(

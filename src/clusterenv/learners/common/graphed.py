@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-    from clusterenv.learners.common.acting import Actor
+    from clusterenv.learners.common.acting import HeadActor
 
     Array = npt.NDArray[Any]
 
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Run(Protocol):
-    """Parameters and values for some slots, as `Actor.__call__` gives them."""
+    """Parameters and values for some slots, as `HeadActor.__call__` gives them."""
 
     def __call__(self, slots: Array, obs: Sequence[Array], *, first: Array, at: Array) -> tuple[Array, Array | None]:
         """Act for these slots."""
@@ -48,7 +48,7 @@ class Graphed:
         size: of the batch that is recorded.
     """
 
-    def __init__(self, actor: Actor, size: int) -> None:
+    def __init__(self, actor: HeadActor, size: int) -> None:
         self._actor, self._size = actor, size
         inputs = [*actor.blank(size), np.full(size, actor.nobody), np.ones(size, np.bool_), np.zeros(size, np.intp)]
         self._host = [torch.from_numpy(array.astype(input_dtype(array.dtype))).pin_memory() for array in inputs]
@@ -71,7 +71,7 @@ class Graphed:
         return params if value is None else torch.cat([params, value[:, None]], 1)
 
     def __call__(self, slots: Array, obs: Sequence[Array], *, first: Array, at: Array) -> tuple[Array, Array | None]:
-        """As `Actor.__call__`."""
+        """As `HeadActor.__call__`."""
         count = len(slots)
         if count > self._size:
             raise ConfigError(f"{count} slots in a batch, but its graph was recorded for {self._size}.")
@@ -90,15 +90,15 @@ class Graphed:
         return told[:, :size], told[:, size] if told.shape[1] > size else None
 
 
-def fastest(actor: Actor, size: int, graphs: Graphs) -> Run:
+def fastest(actor: HeadActor, size: int, graphs: Graphs) -> Run:
     """The actor itself or its graph, whichever is faster for a full batch; off the GPU, and with "off", itself.
 
     Example:
         >>> from gymnasium.spaces import Box, Discrete
-        >>> from clusterenv.learners.common.acting import Actor
+        >>> from clusterenv.learners.common.acting import HeadActor
         >>> from clusterenv.learners.common.networks import make_network
         >>> space = Box(-1, 1, (4,))
-        >>> actor = Actor(make_network(space, Discrete(2)), space, slots=4, device="cpu")
+        >>> actor = HeadActor(make_network(space, Discrete(2)), space, slots=4, device="cpu")
         >>> fastest(actor, 4, "auto") is actor
         True
     """
@@ -118,7 +118,7 @@ def fastest(actor: Actor, size: int, graphs: Graphs) -> Run:
     return graphed if graphed_s < plain_s else actor
 
 
-def _seconds(run: Run, actor: Actor, size: int) -> float:
+def _seconds(run: Run, actor: HeadActor, size: int) -> float:
     """The median of some calls, for rows of nobody."""
     nobody, obs = np.full(size, actor.nobody), actor.blank(size)
     first, at = np.ones(size, np.bool_), np.zeros(size, np.intp)

@@ -5,8 +5,8 @@ and sends the actions back by slot (`send`), while the learner learns. A batch i
 row has waited long enough: so a slow or lost worker holds nobody back. With a batch of half the slots, the workers step
 one half while the policy acts for the other.
 
-What was played becomes the same batches that a stream gives (`lanes`). Whole ones wait in a queue of a few; while it is
-full nothing is inferred, so the workers wait too, and data cannot grow older than that.
+What was played becomes the same batches that a stream gives (`gathering`). Whole ones wait in a queue of a few; while
+it is full nothing is inferred, so the workers wait too, and data cannot grow older than that.
 
 Only this thread calls the environments while it runs. Weights come by `publish`, see `acting`.
 """
@@ -29,9 +29,9 @@ from clusterenv.env.batch import assemble
 from clusterenv.env.tally import Tally
 from clusterenv.envs import EPISODE_CONTINUES
 from clusterenv.errors import ConfigError, PolicyError
-from clusterenv.learners.common.acting import Actor, Handover
+from clusterenv.learners.common.acting import Handover, HeadActor
+from clusterenv.learners.common.gathering import Answers, Gathering
 from clusterenv.learners.common.graphed import fastest
-from clusterenv.learners.common.lanes import Answers, Lanes
 from clusterenv.learners.common.meter import Meter
 from clusterenv.policy.base import at_slots, check_slots
 from clusterenv.policy.streams import Streams
@@ -90,7 +90,7 @@ class Inference:
         self._size, self._wait_s = config.inference_rows, config.inference_wait_ms / 1000
         steps = config.rollout_steps
         keep = steps if every_state else 1
-        self._actor = Actor(module, self._space, slots=envs.num_envs, device=config.device, keep=keep)
+        self._actor = HeadActor(module, self._space, slots=envs.num_envs, device=config.device, keep=keep)
         self._run = fastest(self._actor, self._size, config.cuda_graphs)
         self._handover, self._version = Handover(module), 0
         self._distribution = self._actor.distribution
@@ -108,7 +108,7 @@ class Inference:
             self._actor.has_value,
             every_state=every_state,
         )
-        self._lanes = Lanes(spec, self._actor.states)
+        self._unrolls = Gathering(spec, self._actor.states)
         self._streams = Streams(config.seed, range(envs.num_envs))
         self._noise = np.zeros((steps, envs.num_envs, self._distribution.draws), np.float32)
         self._nothing = self._distribution.to_env(np.zeros((envs.num_envs, *spec.action.shape), spec.action.dtype))
@@ -201,8 +201,8 @@ class Inference:
 
     def _loop(self, observations: list[Any]) -> None:
         """The hot loop: per batch one `recv`, one `send`, one forward pass, and two dozen calls of NumPy."""
-        envs, lanes = self._envs, self._lanes
-        asked = lanes.begin(observations)
+        envs, unrolls = self._envs, self._unrolls
+        asked = unrolls.begin(observations)
         # Every n-th slot: each worker has some of its block in each batch, so it steps while we infer.
         groups = -(-len(asked.act) // self._size)
         for group in range(groups):
@@ -214,13 +214,13 @@ class Inference:
             except multiprocessing.TimeoutError:
                 continue
             began = time.perf_counter()
-            asked = lanes.answered(self._answers(*answers))
+            asked = unrolls.answered(self._answers(*answers))
             if len(asked.reset):
                 envs.send(self._nothing[: len(asked.reset)], asked.reset)
             if len(asked.act):
                 self._act(asked.act, asked.obs, asked.first, asked.at)
                 self._meter.add(len(asked.act), time.perf_counter() - began)
-            self._hand_over(lanes.take())
+            self._hand_over(unrolls.take())
 
     def _answers(self, obs: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any]) -> Answers:
         leaves = spaces.take_apart(self._space, obs)
@@ -254,7 +254,7 @@ class Inference:
             )
         actions, logp = distribution.sample_with_log_prob(params, self._noise[at, slots])
         self._envs.send(distribution.to_env(actions), slots)
-        self._lanes.acted(slots, actions, logp, params, value, version=self._version)
+        self._unrolls.acted(slots, actions, logp, params, value, version=self._version)
 
     def _distribution_of(self, slots: Any) -> Distribution:
         """That of these rows, where slots explore differently; the same slots come together again and again."""

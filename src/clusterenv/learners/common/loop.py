@@ -134,6 +134,7 @@ class Learner(abc.ABC, Generic[Config]):
             "epoch": self._epoch,
         }
         self.checkpoints.save(tracker.steps, self.updater.tensors(), facts)
+        self.updater.save_beside(self.checkpoints.folder)
         self._saved_at = self._seconds
 
     def publish(self, source: Source) -> None:
@@ -161,6 +162,8 @@ class Learner(abc.ABC, Generic[Config]):
     def _restore(self, saved: Checkpoint) -> None:
         facts, tracker = saved.facts, self._tracker
         self.updater.restore(saved.tensors)
+        if self.checkpoints is not None:
+            self.updater.load_beside(self.checkpoints.folder)
         tracker.steps, tracker.episodes = facts["global_step"], facts["episodes"]
         tracker.returns.extend(facts["returns"])
         tracker.lengths.extend(facts["lengths"])

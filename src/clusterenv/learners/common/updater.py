@@ -10,6 +10,7 @@ import torch
 from clusterenv.learners.common import checkpoint
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Callable, Mapping
 
     from torch import Tensor, nn
@@ -92,6 +93,12 @@ class Updater(abc.ABC, Generic[Config, Net]):
         """Take what `tensors` told."""
         self.network.load_state_dict(under("model/", tensors))
         checkpoint.restore_optimizer(self.optimizer, under("optimizer/", tensors))
+
+    def save_beside(self, folder: pathlib.Path) -> None:
+        """Save what is too large for a checkpoint, beside those of this folder."""
+
+    def load_beside(self, folder: pathlib.Path) -> None:
+        """Take what `save_beside` saved, after `restore`."""
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

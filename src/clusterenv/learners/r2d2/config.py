@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.common.config import check
+from clusterenv.learners.common.config import check, input_wrappers
 from clusterenv.learners.replay.q_learning import QConfig
 
 if TYPE_CHECKING:
@@ -93,8 +93,4 @@ class R2D2Config(QConfig):
 
     def wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         """What is put around each environment, on its worker."""
-        if not self.last_inputs:
-            return ()
-        from clusterenv.wrappers import LastActionReward  # it needs Gymnasium, which `--help` does not
-
-        return (LastActionReward,)
+        return input_wrappers(self.last_inputs)

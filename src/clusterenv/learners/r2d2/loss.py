@@ -106,3 +106,50 @@ def priority(error: Tensor, mask: Tensor, eta: float) -> Tensor:
     size = error.detach().abs().masked_fill(~mask, 0.0)
     mean = size.sum(0) / mask.sum(0).clamp(min=1)
     return eta * size.amax(0) + (1 - eta) * mean
+
+
+def first_priority(
+    reward: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    mask: Tensor,
+    taken: Tensor,
+    following: Tensor,
+    *,
+    gamma: float,
+    n: int,
+    epsilon: float,
+    eta: float,
+) -> Tensor:
+    """How much each sequence surprised the policy that acted, [B]; NaN where it has not told enough.
+
+    That policy stands for the target network too, so nothing has to be computed again. What it would have thought of an
+    observation that it never acted on, the last of a truncated episode or of a fragment, is not known: the step before
+    that has no error yet.
+
+    Args:
+        reward: [m, B].
+        terminated: [m, B].
+        truncated: [m, B].
+        mask: which steps are there, [m, B].
+        taken: the value of the action that was taken, [m, B].
+        following: the largest value of an action after the step, [m, B]; NaN where the policy did not act again.
+        gamma: discount.
+        n: how many rewards to look ahead.
+        epsilon: of the squashed scale.
+        eta: the share of the largest error.
+
+    Example:
+        >>> no, yes = torch.tensor([[False]]), torch.tensor([[True]])
+        >>> zero, nan = torch.tensor([[0.0]]), torch.tensor([[torch.nan]])
+        >>> settings = {"gamma": 0.9, "n": 1, "epsilon": 1e-3, "eta": 0.9}
+        >>> first_priority(zero + 3, yes, no, yes, zero, nan, **settings)
+        tensor([1.0030])
+        >>> first_priority(zero + 3, no, no, yes, zero, nan, **settings)
+        tensor([nan])
+    """
+    mask = mask & taken.isfinite() & (terminated | following.isfinite())
+    follows = unsquash(following.nan_to_num(), epsilon).masked_fill(terminated, 0.0)
+    returns = n_step_returns(reward, follows, ends(terminated, truncated, mask), gamma=gamma, n=n)
+    surprise = priority(squash(returns, epsilon) - taken, mask, eta)
+    return surprise.masked_fill(~mask.any(0), torch.nan)

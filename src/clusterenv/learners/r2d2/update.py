@@ -9,20 +9,23 @@ import torch
 
 from clusterenv.learners.common import trees
 from clusterenv.learners.common.networks import QNetwork
-from clusterenv.learners.r2d2.acted import Acted
 from clusterenv.learners.r2d2.config import R2D2Config
-from clusterenv.learners.r2d2.loss import ends, priority, sequence_loss, taken, targets
+from clusterenv.learners.r2d2.loss import ends, first_priority, priority, sequence_loss, taken, targets
 from clusterenv.learners.replay.q_learning import q_network_for
 from clusterenv.learners.replay.sequences import SequenceReplay
 from clusterenv.learners.replay.updater import Learned, ReplayUpdater
 from clusterenv.metrics import keys
+from clusterenv.policy.categorical import values_at
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from gymnasium import Space
     from torch import Tensor
 
     from clusterenv.env.batch import Batch
     from clusterenv.learners.replay.updater import Drawn
+
+    Array = npt.NDArray[Any]
 
 
 class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
@@ -37,20 +40,13 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
             observation_space,
             network.distribution.action,
             network.state if self.every_state else (),
-            slots=config.num_envs,
-            capacity=config.capacity,
             length=config.length,
             burn_in=config.burn_in,
             overlap=config.overlap,
-            prioritized=config.prioritized,
-            alpha=config.priority_exponent,
-            beta=config.importance_exponent,
-            seed=config.seed,
-            stacked=config.stacked,
+            **config.memory(),
         )
         adam = torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=config.adam_epsilon)
         super().__init__(config, network, adam, memory)
-        self._acted = Acted(config) if config.prioritized else None
 
     @property
     def judged(self) -> QNetwork:
@@ -60,16 +56,16 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
     def insert(self, batch: Batch) -> int:
         """Put a batch into the memory, with what the policy that acted thought of it as first priorities."""
         config = self.config
-        if config.normalize_observations:
-            seen = trees.each(lambda array: torch.as_tensor(array[:-1], device=config.device), batch.obs)
-            self.network.learn_scale(trees.rows(seen))
-        ids = self.memory.add(batch)
-        if self._acted is not None:
-            self._acted.add(batch)
-            start, slot = np.divmod(ids, config.num_envs)
-            surprise = self._acted.priorities(slot, start)
-            known = ~np.isnan(surprise)
-            self.memory.update(ids[known], surprise[known])
+        self.learn_scale(batch)
+        if not config.prioritized:
+            return len(self.memory.add(batch))
+        ids = self.memory.add(batch, values_at(batch.params, batch.action), batch.params.max(-1))
+        acted = map(torch.from_numpy, self.memory.acted(ids))
+        surprise: Array = first_priority(
+            *acted, gamma=config.gamma, n=config.n_step, epsilon=config.rescaling, eta=config.eta
+        ).numpy()
+        known = np.isfinite(surprise)
+        self.memory.update(ids[known], surprise[known])
         return len(ids)
 
     def learn(self, sample: Drawn, left: float) -> Learned:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.config import LearnerConfig, Mode, check
@@ -25,6 +26,10 @@ class ReplayConfig(LearnerConfig):
 
     capacity: int = 100_000
     """steps that are kept; the oldest go first"""
+    memory_folder: str | None = None
+    """keep observations in a file there, and not in memory; it is gone with the run"""
+    keep_memory: bool = False
+    """save the memory beside every checkpoint too, so that a run which is resumed need not fill it anew"""
     learning_starts: int = 1_000
     """items in the memory before the first update"""
     sample_size: int = 64
@@ -66,6 +71,18 @@ class ReplayConfig(LearnerConfig):
     def steps_before_learning(self) -> int:
         """About how many steps are played before the first update."""
         return self.learning_starts
+
+    def memory(self) -> dict[str, Any]:
+        """What every memory is made with."""
+        return {
+            "slots": self.num_envs,
+            "capacity": self.capacity,
+            "prioritized": self.prioritized,
+            "alpha": self.priority_exponent,
+            "beta": self.importance_exponent,
+            "seed": self.seed,
+            "folder": self.memory_folder,
+        }
 
     def _check_memory(self) -> None:
         needed, starts = self.steps_before_learning, f"learning_starts={self.learning_starts}"

@@ -42,18 +42,18 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], folder: str | os.PathLik
         except (MemoryError, ValueError) as error:  # the latter if no address is that large
             raise ConfigError(
                 f"a replay needs {size / 2**30:.1f} GiB of memory, and got: {error}. "
-                "Lower the capacity, or from code name a folder for the observations."
+                "Lower the capacity, or name a folder for the observations, a learner's memory_folder."
             ) from error
-    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        try:
+    try:
+        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, size)
-        except OSError as error:
-            raise ConfigError(
-                f"a replay needs {size / 2**30:.1f} GiB in {os.fspath(folder)}, and got: {error.strerror}. "
-                "Lower the capacity, or name another folder."
-            ) from error
-        return np.frombuffer(mmap.mmap(file.fileno(), size), dtype).reshape(shape)
+            return np.frombuffer(mmap.mmap(file.fileno(), size), dtype).reshape(shape)
+    except OSError as error:
+        raise ConfigError(
+            f"a replay needs {size / 2**30:.1f} GiB in {os.fspath(folder)}, and got: {error.strerror}. "
+            "Lower the capacity, or name another folder."
+        ) from error
 
 
 def free_memory() -> int | None:
@@ -87,8 +87,8 @@ def refuse_too_large(size: Callable[[int], int], *, slots: int, steps: int, free
     fits = bisect.bisect_right(range(min(steps, free) + 1), free, key=size) - 1
     raise ConfigError(
         f"a replay needs {needed} bytes of memory ({needed / 2**30:.1f} GiB), and {free} ({free / 2**30:.1f} GiB) are "
-        f"available: a capacity of at most {max(fits, 0) * slots} fits. Lower the capacity, or from code name a "
-        "folder for the observations."
+        f"available: a capacity of at most {max(fits, 0) * slots} fits. Lower the capacity, or name a folder "
+        "for the observations, a learner's memory_folder."
     )
 
 
@@ -117,6 +117,11 @@ def save(folder: str | os.PathLike[str], settings: Mapping[str, Any], facts: Any
         raise
     for old in before:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def is_saved(folder: str | os.PathLike[str]) -> bool:
+    """Whether a memory was saved there, sound or not."""
+    return bool(_kept(pathlib.Path(folder)))
 
 
 class Saved:

@@ -224,6 +224,11 @@ class Lanes:
         flags: Array = self._flags[self.place(slot, k)]
         return flags
 
+    def used(self, column: Array) -> Array:
+        """The part that was ever written to of what has a row for every place, [slots, places, ...]."""
+        places = min(self._ring, int(self.heads.max(initial=0)) + 1)
+        return column.reshape(self.slots, self._ring, *column.shape[1:])[:, :places]
+
     def settings(self) -> dict[str, Any]:
         """What lanes must have in common to take over what others saved."""
         rows = [*self._obs, self._action, *self._states.get(_NONE)]
@@ -232,7 +237,7 @@ class Lanes:
 
     def saved(self) -> dict[str, Array]:
         """Everything that is there, to be saved; of the columns only what was ever used."""
-        arrays = {f"column.{number}": self._used(column) for number, column in enumerate(self._columns)}
+        arrays = {f"column.{number}": self.used(column) for number, column in enumerate(self._columns)}
         for name, table in self._tables.items():
             arrays |= {f"{name}.{part}": array for part, array in table.saved().items()}
         return {"heads": self.heads, **arrays}
@@ -242,14 +247,9 @@ class Lanes:
         self._flags[:] = 0
         saved.read_into(f"{prefix}.heads", self.heads)
         for number, column in enumerate(self._columns):
-            saved.read_into(f"{prefix}.column.{number}", self._used(column))
+            saved.read_into(f"{prefix}.column.{number}", self.used(column))
         for name, table in self._tables.items():
             table.restore(saved, f"{prefix}.{name}")
-
-    def _used(self, column: Array) -> Array:
-        """The part of a column that was ever written to, [slots, places, ...]."""
-        places = min(self._ring, int(self.heads.max(initial=0)) + 1)
-        return column.reshape(self.slots, self._ring, *column.shape[1:])[:, :places]
 
     @property
     def _columns(self) -> list[Array]:

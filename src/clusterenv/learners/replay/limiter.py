@@ -62,6 +62,11 @@ class RateLimiter:
         """Count items that came out."""
         self.samples += count
 
+    def resume(self, items: int) -> None:
+        """Go on with a memory that has so many items already, each of which was sampled as often as it should be."""
+        self.inserts = items
+        self.samples = int(self.allowed)
+
     def why(self, count: int) -> str:
         """Who waits for what, if `count` samples are wanted next; an empty text if nobody does."""
         if self.inserts < self.start:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -21,7 +22,8 @@ Data = TypeVar("Data")
 _LEAST = 1e-6  # added to every priority: what has an error of 0 now may have another later
 
 
-class Sample(NamedTuple, Generic[Data]):
+@dataclass(frozen=True)
+class Sample(Generic[Data]):
     """What was drawn.
 
     Attributes:

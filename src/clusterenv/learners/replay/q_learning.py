@@ -43,6 +43,10 @@ class QConfig(ReplayConfig):
         """The share of random actions in each slot."""
         return epsilon_ladder(self.num_envs, self.epsilon, self.epsilon_power)
 
+    def memory(self) -> dict[str, Any]:
+        """What every memory is made with."""
+        return {**super().memory(), "stacked": self.stacked}
+
     def scored_slots(self) -> range:
         """The slots whose returns tell how good the policy is: the greediest third, if they differ."""
         return greediest(self.num_envs) if self.epsilon_power else range(self.num_envs)

@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.cutting import Cutting
 from clusterenv.learners.replay.lanes import BEGINS, ENDED, FIRST, STATE, TERMINATED, TRUNCATED, Lanes, rounds
-from clusterenv.learners.replay.priorities import (
-    Priorities,
-    Sample,
-    importance,
-    refuse_bad,
-    refuse_no_count,
-    refuse_no_draw,
-)
+from clusterenv.learners.replay.memory import Replay
+from clusterenv.learners.replay.priorities import Priorities, refuse_no_count
+from clusterenv.learners.replay.thoughts import Thoughts, refuse_bad_values, refuse_half
 
 if TYPE_CHECKING:
     import os
@@ -27,6 +21,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.env.batch import Batch
+    from clusterenv.learners.replay.disk import Saved
     from clusterenv.spaces import Leaf
 
     Array = npt.NDArray[Any]
@@ -63,6 +58,27 @@ class Sequences(NamedTuple):
     burn_in: Array
 
 
+class Acted(NamedTuple):
+    """What the policy that acted thought of B sequences: of their `length` steps to learn from.
+
+    Attributes:
+        reward: [length, B] float32.
+        terminated: [length, B] bool.
+        truncated: [length, B] bool; also where a worker was lost.
+        mask: [length, B] bool, where there is a step; the episode ended before the others.
+        taken: [length, B] float32, the value of the action that was taken.
+        following: [length, B] float32, the largest value of an action after the step. NaN where the policy did not act
+            again, because the episode ended there, or has not yet.
+    """
+
+    reward: Array
+    terminated: Array
+    truncated: Array
+    mask: Array
+    taken: Array
+    following: Array
+
+
 class _Episode(NamedTuple):
     """Where the cutting of a lane is: its episode's first step, whether that was seen, and the next sequences."""
 
@@ -72,7 +88,7 @@ class _Episode(NamedTuple):
     start: int
 
 
-class SequenceReplay:
+class SequenceReplay(Replay[Sequences]):
     """The last `capacity` steps, drawn as overlapping sequences that never cross the end of an episode.
 
     A sequence leaves when its first step of burn-in does. Its id is the number of the first step to learn from:
@@ -102,6 +118,9 @@ class SequenceReplay:
         >>> len(replay)
         0
     """
+
+    kind = "sequence"
+    _priorities: Priorities
 
     def __init__(
         self,
@@ -133,8 +152,7 @@ class SequenceReplay:
                 f"capacity={capacity} gives {steps} steps to each of {slots} slots, too few for sequences of "
                 f"{burn_in + length}. Raise it to at least {slots * least}."
             )
-        self._cutting, self._state = Cutting(length, burn_in, overlap), state
-        self._lanes = Lanes(
+        lanes = Lanes(
             observation_space,
             action,
             slots=slots,
@@ -142,27 +160,29 @@ class SequenceReplay:
             state=state,
             stacked=stacked,
             folder=folder,
-            beside=Priorities.bytes_of,
+            beside=lambda steps: Priorities.bytes_of(steps) + (Thoughts.bytes_of(steps) if prioritized else 0),
         )
+        # Sequences begin here and there, so that all alike is drawn by priorities too.
+        alpha, beta = (alpha, beta) if prioritized else (0.0, 0.0)
+        priorities = Priorities(slots * steps, alpha=alpha, beta=beta)
+        thoughts = Thoughts(lanes) if prioritized else None
+        super().__init__(lanes, priorities, thoughts, prioritized=prioritized, seed=seed)
+        self._cutting, self._state = Cutting(length, burn_in, overlap), state
         self._episodes = [_Episode(0, False, 0, 0)] * slots
         # Of each lane what can be drawn, oldest first: the first step of burn-in, and the first to learn from.
         self._alive: list[collections.deque[tuple[int, int]]] = [collections.deque() for _ in range(slots)]
-        self._random = np.random.default_rng(seed)
-        self._prioritized = prioritized
-        alpha, beta = (alpha, beta) if prioritized else (0.0, 0.0)
-        self._priorities = Priorities(slots * steps, alpha=alpha, beta=beta)
 
     def __len__(self) -> int:
         """How many sequences can be drawn."""
         return sum(map(len, self._alive))
 
-    @property
-    def nbytes(self) -> int:
-        """The memory of its arrays."""
-        return self._lanes.nbytes + self._priorities.nbytes
-
-    def add(self, batch: Batch) -> Array:
+    def add(self, batch: Batch, taken: Array | None = None, best: Array | None = None) -> Array:
         """Take in the steps of a batch of arrays, with rewards as they are to be learned from.
+
+        Args:
+            batch: of arrays, not tensors.
+            taken: [T, N], the value of the action that was taken, by the policy that acted: `acted` tells it again.
+            best: [T, N], the largest value of an action in the same observation.
 
         Returns:
             The ids of the sequences that have become complete. Their priority is the largest so far, until `update`.
@@ -172,67 +192,55 @@ class SequenceReplay:
                 "the batch has no recurrent state for every step, and sequences start in the middle of fragments. "
                 "Attach the policy with every_state=True, or make the replay without state."
             )
+        refuse_half(taken, best)
+        for name, values in (("taken", taken), ("best", best)):
+            refuse_bad_values(name, values, batch.reward.shape, "step")
         self._lanes.refuse_bad(batch)
-        return np.concatenate([np.zeros(0, np.int64), *(self._add(batch, part) for part in rounds(batch.slot))])
+        with self._adding():
+            made = [self._add(batch, columns, taken, best) for columns in rounds(batch.slot)]
+        return np.concatenate([np.zeros(0, np.int64), *made])
 
-    def sample(self, count: int) -> Sample[Sequences]:
-        """Draw sequences, each independent of whether it was drawn before.
-
-        Raises:
-            ConfigError: `count` is less than 1.
-            LookupError: none is complete.
-        """
-        refuse_no_draw(count)
-        items = len(self)
-        if not items:
-            raise LookupError("no sequence is complete, so none can be drawn. Add batches first.")
-        places, chances = self._priorities.draw(count, self._random)
-        slot, start = self._lanes.step_of(places)
-        weights = importance(chances, items, self._priorities.beta)
-        return Sample(self._lanes.ids(slot, start), weights, self._cut(slot, start))
-
-    def update(self, ids: Array, priorities: Array) -> None:
-        """Give new priorities to what was drawn. What is there no more is passed over; the last of several wins."""
-        priorities = np.asarray(priorities, np.float64)
-        refuse_bad(ids, priorities)
+    def acted(self, ids: Array) -> Acted:
+        """What the policy that acted thought of these sequences, which `add` has just named."""
+        if self._thoughts is None:
+            raise ConfigError("a memory that draws all alike keeps no values: make it with prioritized=True.")
         slot, start = self._lanes.find(ids)
-        leaf = self._lanes.leaf(slot, start)
-        here = (start >= self._lanes.oldest[slot]) & (start < self._lanes.heads[slot]) & self._priorities.holds(leaf)
-        if self._prioritized:
-            self._priorities.set(leaf[here], priorities[here])
+        k = start + np.arange(self._cutting.length)[:, None]
+        flags = self._lanes.flags(slot, k)
+        mask = np.cumsum(flags & ENDED != 0, axis=0) - (flags & ENDED != 0) == 0
+        flags = np.where(mask, flags, 0)
+        following = np.where(mask & (flags & ENDED == 0), self._thoughts.best(slot, k + 1), np.float32(np.nan))
+        return Acted(
+            reward=np.where(mask, self._lanes.rewards(slot, k), np.float32(0)),
+            terminated=flags & TERMINATED != 0,
+            truncated=flags & TRUNCATED != 0,
+            mask=mask,
+            taken=np.where(mask, self._thoughts.taken(slot, k), np.float32(np.nan)),
+            following=following,
+        )
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write everything into a folder, with a hash. What was saved there before goes when this is in place."""
+    def _saved(self) -> dict[str, Array]:
         alive = [(slot, *each) for slot, lane in enumerate(self._alive) for each in lane]
-        arrays = {f"lanes.{name}": array for name, array in self._lanes.saved().items()}
-        arrays |= {f"priorities.{name}": array for name, array in self._priorities.saved().items()}
-        arrays["alive"] = np.array(alive, np.int64).reshape(-1, 3)
-        disk.save(folder, self._settings(), [self._random.bit_generator.state, self._episodes], arrays)
+        return {"alive": np.array(alive, np.int64).reshape(-1, 3), "episodes": np.array(self._episodes, np.int64)}
 
-    def load(self, folder: str | os.PathLike[str]) -> None:
-        """Take what was saved. Episodes that were under way count as cut off, since their environments are no more.
-
-        Raises:
-            ConfigError: nothing was saved there, or by a memory with other settings. This one is as it was.
-            WeightsCorrupt: it is damaged. This one is as it was.
-        """
-        saved = disk.Saved(folder, self._settings())
-        self._lanes.restore(saved, "lanes")
-        self._priorities.restore(saved, "priorities")
-        self._random.bit_generator.state, episodes = saved.facts
-        self._episodes = [_Episode(*episode) for episode in episodes]
+    def _restore(self, saved: Saved, prefix: str) -> None:
+        self._episodes = [
+            _Episode(begin, bool(seen), origin, start)
+            for begin, seen, origin, start in saved.read(f"{prefix}.episodes").tolist()
+        ]
         self._alive = [collections.deque() for _ in self._alive]
-        for slot, first, start in saved.read("alive").tolist():
+        for slot, first, start in saved.read(f"{prefix}.alive").tolist():
             self._alive[slot].append((first, start))
 
     def _settings(self) -> dict[str, Any]:
-        about = {"kind": "sequences", "prioritized": self._prioritized}
-        return {**about, **self._cutting._asdict(), **self._lanes.settings()}
+        return {**super()._settings(), **self._cutting._asdict()}
 
-    def _add(self, batch: Batch, columns: Array) -> Array:
+    def _add(self, batch: Batch, columns: Array, taken: Array | None, best: Array | None) -> Array:
         slot = batch.slot[columns]
         start = self._lanes.heads[slot]
         self._lanes.write(batch, columns)
+        if self._thoughts is not None:
+            self._thoughts.write(batch, columns, start, taken, best)
         k = start + np.arange(batch.T)[:, None]  # [T, n]
         flags = self._lanes.flags(slot, k)
         if self._state:

@@ -7,17 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.replay import disk, lanes
-from clusterenv.learners.replay.lanes import TERMINATED, TRUNCATED, Lanes
+from clusterenv.learners.replay.lanes import BEGINS, TERMINATED, TRUNCATED, Lanes, final_rows, rounds
+from clusterenv.learners.replay.memory import Replay
 from clusterenv.learners.replay.nstep import NStep, nstep
-from clusterenv.learners.replay.priorities import (
-    Priorities,
-    Sample,
-    importance,
-    refuse_bad,
-    refuse_no_count,
-    refuse_no_draw,
-)
+from clusterenv.learners.replay.priorities import Priorities, refuse_no_count
+from clusterenv.learners.replay.thoughts import Thoughts, refuse_bad_values, refuse_half
 
 if TYPE_CHECKING:
     import os
@@ -26,6 +20,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.env.batch import Batch
+    from clusterenv.learners.replay.disk import Saved
     from clusterenv.spaces import Leaf
 
     Array = npt.NDArray[Any]
@@ -50,7 +45,7 @@ class Transitions(NamedTuple):
     next_obs: Any
 
 
-class TransitionReplay:
+class TransitionReplay(Replay[Transitions]):
     """The last `capacity` steps, drawn as transitions over `n_step` of them.
 
     A transition never crosses the end of an episode. It is complete, and can be drawn, when what it ends with is known.
@@ -78,6 +73,8 @@ class TransitionReplay:
         0
     """
 
+    kind = "transition"
+
     def __init__(
         self,
         observation_space: Space[Any],
@@ -102,35 +99,24 @@ class TransitionReplay:
             )
         if not 0.0 <= gamma <= 1.0:
             raise ConfigError(f"gamma={gamma} of a replay must be from 0 to 1.")
-        self._n_step, self._gamma = n_step, gamma
-        self._lanes = Lanes(
+        lanes = Lanes(
             observation_space,
             action,
             slots=slots,
             steps=-(-capacity // slots),
             stacked=stacked,
             folder=folder,
-            beside=lambda steps: 8 * steps + Priorities.bytes_of(steps) if prioritized else 0,
+            beside=lambda steps: Thoughts.bytes_of(steps) + Priorities.bytes_of(steps) if prioritized else 0,
         )
+        priorities = Priorities(slots * lanes.steps, alpha=alpha, beta=beta) if prioritized else None
+        thoughts = Thoughts(lanes) if prioritized else None
+        super().__init__(lanes, priorities, thoughts, prioritized=prioritized, seed=seed)
+        self._n_step, self._gamma = n_step, gamma
         self._done = np.zeros(slots, np.int64)  # steps of each slot from which a complete transition starts
-        self._random = np.random.default_rng(seed)
-        self._priorities: Priorities | None = None
-        if prioritized:
-            self._priorities = Priorities(slots * self._lanes.steps, alpha=alpha, beta=beta)
-            # What the policy thought while it acted; NaN where it was not told.
-            self._taken, self._best = np.full((2, self._lanes.places), np.nan, np.float32)
 
     def __len__(self) -> int:
         """How many transitions can be drawn."""
         return int((self._done - self._lanes.oldest).sum())
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of its arrays."""
-        own = self._lanes.nbytes + self._done.nbytes
-        if self._priorities is not None:
-            own += self._priorities.nbytes + self._taken.nbytes + self._best.nbytes
-        return own
 
     def add(
         self,
@@ -154,81 +140,22 @@ class TransitionReplay:
         Returns:
             How many transitions have become complete.
         """
-        if (taken is None) != (best is None):
-            raise ConfigError("taken and best make a first priority together: give both of them, or none.")
-        steps, finals = batch.reward.shape, (len(batch.final_at[0]),)
-        for name, values, shape in (("taken", taken, steps), ("best", best, steps), ("final_best", final_best, finals)):
-            if values is None:
-                continue
-            if np.shape(values) != shape:
-                raise ConfigError(
-                    f"{name} has the shape {np.shape(values)}, but must have {shape}: one value for each "
-                    f"{'step' if shape is steps else 'last observation'} of the batch."
-                )
-            if not np.isfinite(values).all():
-                raise ConfigError(
-                    f"{name} is not finite everywhere, so it makes no priority. Look at the policy's values."
-                )
+        refuse_half(taken, best)
+        for name, values in (("taken", taken), ("best", best)):
+            refuse_bad_values(name, values, batch.reward.shape, "step")
+        refuse_bad_values("final_best", final_best, (len(batch.final_at[0]),), "last observation")
         self._lanes.refuse_bad(batch)
-        return sum(self._add(batch, columns, taken, best, final_best) for columns in lanes.rounds(batch.slot))
+        with self._adding():
+            return sum(self._add(batch, columns, taken, best, final_best) for columns in rounds(batch.slot))
 
-    def sample(self, count: int) -> Sample[Transitions]:
-        """Draw transitions, each independent of whether it was drawn before.
+    def _saved(self) -> dict[str, Array]:
+        return {"done": self._done}
 
-        Raises:
-            ConfigError: `count` is less than 1.
-            LookupError: none is complete.
-        """
-        refuse_no_draw(count)
-        items = len(self)
-        if not items:
-            raise LookupError("no transition is complete, so none can be drawn. Add batches first.")
-        if self._priorities is None:
-            slot, k = self._uniform(count, items)
-            weights: Array = np.ones(count, np.float32)
-        else:
-            places, chances = self._priorities.draw(count, self._random)
-            slot, k = self._lanes.step_of(places)
-            weights = importance(chances, items, self._priorities.beta)
-        return Sample(self._lanes.ids(slot, k), weights, self._cut(slot, k))
-
-    def update(self, ids: Array, priorities: Array) -> None:
-        """Give new priorities to what was drawn. What is there no more is passed over; the last of several wins."""
-        priorities = np.asarray(priorities, np.float64)
-        refuse_bad(ids, priorities)
-        slot, k = self._lanes.find(ids)
-        here = (k >= self._lanes.oldest[slot]) & (k < self._done[slot])
-        if self._priorities is not None:
-            self._priorities.set(self._lanes.leaf(slot[here], k[here]), priorities[here])
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write everything into a folder, with a hash. What was saved there before goes when this is in place."""
-        arrays = {f"lanes.{name}": array for name, array in self._lanes.saved().items()}
-        arrays["done"] = self._done
-        if self._priorities is not None:
-            arrays |= {f"priorities.{name}": array for name, array in self._priorities.saved().items()}
-            arrays |= {"taken": self._taken, "best": self._best}
-        disk.save(folder, self._settings(), self._random.bit_generator.state, arrays)
-
-    def load(self, folder: str | os.PathLike[str]) -> None:
-        """Take what was saved. Episodes that were under way count as cut off, since their environments are no more.
-
-        Raises:
-            ConfigError: nothing was saved there, or by a memory with other settings. This one is as it was.
-            WeightsCorrupt: it is damaged. This one is as it was.
-        """
-        saved = disk.Saved(folder, self._settings())
-        self._lanes.restore(saved, "lanes")
-        saved.read_into("done", self._done)
-        if self._priorities is not None:
-            self._priorities.restore(saved, "priorities")
-            saved.read_into("taken", self._taken)
-            saved.read_into("best", self._best)
-        self._random.bit_generator.state = saved.facts
+    def _restore(self, saved: Saved, prefix: str) -> None:
+        saved.read_into(f"{prefix}.done", self._done)
 
     def _settings(self) -> dict[str, Any]:
-        is_prioritized = self._priorities is not None
-        return {"kind": "transitions", "n_step": self._n_step, "prioritized": is_prioritized, **self._lanes.settings()}
+        return {**super()._settings(), "n_step": self._n_step}
 
     def _add(
         self, batch: Batch, columns: Array, taken: Array | None, best: Array | None, final_best: Array | None
@@ -239,29 +166,32 @@ class TransitionReplay:
         head = self._lanes.heads[slot]
         # All steps up to the last end of an episode, and those that have n steps after them.
         ended = (batch.terminated | batch.truncated)[:, columns]
-        cut_off = np.where(self._lanes.flags(slot, start) & lanes.BEGINS, start, 0)
+        cut_off = np.where(self._lanes.flags(slot, start) & BEGINS, start, 0)
         last_end = np.where(ended.any(axis=0), start + batch.T - ended[::-1].argmax(axis=0), 0)
         full = head - self._n_step + (best is None)
         self._done[slot] = np.maximum.reduce([before, cut_off, last_end, full])
-        if self._priorities is not None:
-            where = self._lanes.place(slot, start + np.arange(batch.T)[:, None])
-            self._taken[where] = np.nan if taken is None else taken[:, columns]
-            self._best[where] = np.nan if best is None else best[:, columns]
-            self._best[self._lanes.place(slot, head)] = np.nan
+        if self._priorities is not None and self._thoughts is not None:
+            self._thoughts.write(batch, columns, start, taken, best)
             finals = self._finals(batch, columns, start, final_best)
-            self._first_priorities(self._priorities, slot, before, start, finals)
+            self._first_priorities(self._priorities, self._thoughts, slot, before, start, finals)
         return int((self._done[slot] - before).sum())
 
     def _finals(self, batch: Batch, columns: Array, start: Array, final_best: Array | None) -> dict[int, float]:
         """The value of the last observation of each episode that was truncated here, by the id of its last step."""
         if final_best is None:
             return {}
-        at, place = lanes.final_rows(batch, columns)
+        at, place = final_rows(batch, columns)
         ids = self._lanes.ids(batch.slot[columns[place]], start[place] + batch.final_at[0][at])
         return dict(zip(ids.tolist(), np.asarray(final_best)[at].tolist(), strict=True))
 
     def _first_priorities(
-        self, priorities: Priorities, slot: Array, before: Array, start: Array, finals: dict[int, float]
+        self,
+        priorities: Priorities,
+        thoughts: Thoughts,
+        slot: Array,
+        before: Array,
+        start: Array,
+        finals: dict[int, float],
     ) -> None:
         """Set the priorities of what is complete now, and empty the places of what is not yet."""
         done, head = self._done[slot], self._lanes.heads[slot]
@@ -270,19 +200,20 @@ class TransitionReplay:
         slot, k = _ranges(slot, np.maximum(before, self._lanes.oldest[slot]), done)
         told = self._steps(slot, k)
         after = k + told.length
-        value = self._best[self._lanes.place(slot, after)].astype(np.float64)
+        value = thoughts.best(slot, after).astype(np.float64)
         cut = (self._lanes.flags(slot, after - 1) & TRUNCATED).nonzero()[0]
         ids = self._lanes.ids(slot[cut], after[cut] - 1).tolist()
         value[cut] = [finals.get(number, np.nan) for number in ids]
         target = told.reward + np.where(told.discount == 0, 0.0, told.discount * value)
-        priorities.set(self._lanes.leaf(slot, k), np.abs(target - self._taken[self._lanes.place(slot, k)]))
+        priorities.set(self._lanes.leaf(slot, k), np.abs(target - thoughts.taken(slot, k)))
 
-    def _uniform(self, count: int, items: int) -> tuple[Array, Array]:
-        oldest = self._lanes.oldest
-        upto = np.cumsum(self._done - oldest)
-        drawn = self._random.integers(items, size=count)
+    def _draw(self, count: int) -> tuple[Array, Array, Array]:
+        if self._priorities is not None:
+            return super()._draw(count)
+        upto = np.cumsum(self._done - self._lanes.oldest)
+        drawn = self._random.integers(upto[-1], size=count)
         slot = np.searchsorted(upto, drawn, side="right")
-        return slot, self._done[slot] - (upto[slot] - drawn)
+        return slot, self._done[slot] - (upto[slot] - drawn), np.ones(count, np.float32)
 
     def _cut(self, slot: Array, k: Array) -> Transitions:
         """The transitions that start with these steps."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import abc
 import copy
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 
+from clusterenv.errors import ConfigError, WeightsCorrupt
 from clusterenv.learners.common import trees
 from clusterenv.learners.common.updater import Updater, under
+from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.config import ReplayConfig
 from clusterenv.learners.replay.limiter import RateLimiter
 from clusterenv.metrics import keys
 
 if TYPE_CHECKING:
+    import os
+    import pathlib
     from collections.abc import Callable, Mapping
 
     import numpy as np
@@ -24,6 +29,9 @@ if TYPE_CHECKING:
     from clusterenv.env.batch import Batch
 
     Array = npt.NDArray[Any]
+
+_MEMORY = "memory"  # the folder beside the checkpoints
+_log = logging.getLogger(__name__)
 
 Config = TypeVar("Config", bound=ReplayConfig)
 Net = TypeVar("Net", bound="nn.Module")
@@ -69,6 +77,12 @@ class Memory(Protocol):
     def update(self, ids: npt.NDArray[np.int64], priorities: Array) -> None:
         """What surprised, and how much."""
 
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write everything into a folder."""
+
+    def load(self, folder: str | os.PathLike[str]) -> None:
+        """Take what was saved there."""
+
 
 class ReplayUpdater(Updater[Config, Net]):
     """A network, its target network, its optimiser and a memory.
@@ -107,6 +121,13 @@ class ReplayUpdater(Updater[Config, Net]):
     def learn(self, sample: Drawn, left: float) -> Learned:
         """One gradient step. The sample's weights and data are tensors on the learner's device."""
 
+    def learn_scale(self, batch: Batch) -> None:
+        """Let the policy learn the scale of observations from a batch of arrays, if it is to."""
+        if self.config.normalize_observations:
+            device, policy = self.config.device, cast("Any", self.acting)
+            seen = trees.each(lambda array: torch.as_tensor(array[:-1], device=device), batch.obs)
+            policy.learn_scale(trees.rows(seen))
+
     @property
     def needs_batch(self) -> bool:
         """When what is there was learned from as often as it may be."""
@@ -144,8 +165,28 @@ class ReplayUpdater(Updater[Config, Net]):
             keys.REPLAY_FULL.name: float(not self.limiter.may_insert),
         }
 
+    def save_beside(self, folder: pathlib.Path) -> None:
+        """Save the memory, if it is to be kept."""
+        if self.config.keep_memory:
+            try:
+                self.memory.save(folder / _MEMORY)
+            except (OSError, ConfigError) as error:
+                # The checkpoint is there, and the memory that was saved before this one: the run can go on.
+                _log.warning("the memory was not saved: %s", error)
+
+    def load_beside(self, folder: pathlib.Path) -> None:
+        """Take the memory that was saved, if there is one."""
+        if not self.config.keep_memory or not disk.is_saved(folder / _MEMORY):
+            return
+        try:
+            self.memory.load(folder / _MEMORY)
+        except WeightsCorrupt as error:
+            _log.warning("this run starts with an empty memory: %s", error)
+            return
+        self.limiter.resume(len(self.memory))
+
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that a checkpoint needs but the memory, which is filled anew."""
+        """Everything that a checkpoint needs but the memory."""
         target = {f"target/{name}": tensor for name, tensor in self.target.state_dict().items()}
         return {**super().tensors(), **target, "updates": torch.tensor(self.updates)}
 

@@ -56,7 +56,7 @@ def squashed_for(action_space: Space[Any]) -> TanhGaussian:
     return TanhGaussian(action_space.low, action_space.high, shape=action_space.shape, dtype=action_space.dtype)
 
 
-class Actor(nn.Module):
+class SquashedActor(nn.Module):
     """From an observation to a squashed Gaussian, whose spread depends on the observation too.
 
     With its first weights it acts nearly uniformly within the bounds, whatever it sees.
@@ -72,7 +72,7 @@ class Actor(nn.Module):
         state: there is no memory.
 
     Example:
-        >>> actor = Actor(spaces.Box(-1, 1, (4,)), spaces.Box(-2, 2, (3,)), hidden=(8,))
+        >>> actor = SquashedActor(spaces.Box(-1, 1, (4,)), spaces.Box(-2, 2, (3,)), hidden=(8,))
         >>> params, value, state = actor(torch.zeros(5, 4))
         >>> params.shape, value, state
         (torch.Size([5, 6]), None, ())
@@ -142,7 +142,7 @@ class TwinQ(nn.Module):
         """Rows [n, size] and actions [n, ...] -> [2, n].
 
         Args:
-            rows: what `Actor.rows` makes of observations.
+            rows: what `SquashedActor.rows` makes of observations.
             actions: as the environment gets them.
             frozen: the weights are constants: gradients flow to the actions alone.
         """
@@ -180,7 +180,7 @@ class SACNetwork(nn.Module):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        self.actor = Actor(observation_space, action_space, hidden=hidden, normalize=normalize)
+        self.actor = SquashedActor(observation_space, action_space, hidden=hidden, normalize=normalize)
         self.critic = TwinQ(self.actor.encoder.size, self.actor.distribution, hidden)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Adam
 
-from clusterenv.learners.common import torch_distributions, trees
+from clusterenv.learners.common import torch_distributions
 from clusterenv.learners.common.flat import clip_gradient, flatten
 from clusterenv.learners.common.updater import seeded
 from clusterenv.learners.replay.transitions import TransitionReplay
 from clusterenv.learners.replay.updater import Learned, ReplayUpdater
 from clusterenv.learners.sac.config import SACConfig
 from clusterenv.learners.sac.loss import actor_loss, critic_loss, soft_target, temperature_loss
-from clusterenv.learners.sac.networks import HIDDEN, Actor, SACNetwork
+from clusterenv.learners.sac.networks import HIDDEN, SACNetwork, SquashedActor
 from clusterenv.metrics import keys
 
 if TYPE_CHECKING:
@@ -38,14 +38,9 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
         memory = TransitionReplay(
             observation_space,
             distribution.action,
-            slots=config.num_envs,
-            capacity=config.capacity,
             n_step=config.n_step,
             gamma=config.gamma,
-            prioritized=config.prioritized,
-            alpha=config.priority_exponent,
-            beta=config.importance_exponent,
-            seed=config.seed,
+            **config.memory(),
         )
         self._parts = flatten(network.actor), flatten(network.critic)
         optimizer = _optimizer(config, self._parts, network.log_temperature)
@@ -58,15 +53,13 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
         self.target_entropy = -float(distribution.dims) if wanted is None else wanted
 
     @property
-    def acting(self) -> Actor:
+    def acting(self) -> SquashedActor:
         """The policy; the Q functions stay here."""
         return self.network.actor
 
     def insert(self, batch: Batch) -> int:
         """Put a batch into the memory."""
-        if self.network.actor.normalizer is not None:
-            seen = trees.each(lambda array: torch.as_tensor(array[:-1], device=self.config.device), batch.obs)
-            self.network.actor.learn_scale(trees.rows(seen))
+        self.learn_scale(batch)
         return self.memory.add(batch)
 
     def learn(self, sample: Drawn, left: float) -> Learned:
@@ -109,7 +102,7 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
         return actions, logp + self._log_volume
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that a checkpoint needs but the memory, which is filled anew."""
+        """Everything that a checkpoint needs but the memory."""
         return {**super().tensors(), "source": self._source.get_state()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:

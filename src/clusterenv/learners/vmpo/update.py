@@ -66,7 +66,7 @@ class Aim(NamedTuple):
     task: Tensor | None
 
 
-class Actor(nn.Module):
+class PolicyOnly(nn.Module):
     """The policy of a network without its critic, for workers: with a value for each task it has none of its own.
 
     Its weights have the names that they have in the network. The critic's are none of them, so they never travel.
@@ -115,7 +115,7 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
         epsilons = [config.epsilon_kl, config.epsilon_spread] if gaussian else [config.epsilon_kl]
         self._epsilon = torch.tensor(epsilons, device=config.device)
         self.target = copy.deepcopy(network).requires_grad_(False)
-        self._actor = self.target if len(self.tasks) == 1 else Actor(self.target)
+        self._actor = self.target if len(self.tasks) == 1 else PolicyOnly(self.target)
         self._updates = 0
 
     @property

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterenv.env.batch import assemble
-from clusterenv.learners.common.lanes import Answers, Lanes
+from clusterenv.learners.common.gathering import Answers, Gathering
 from clusterenv.spaces import Leaf
 from clusterenv.transport.fragments import FragmentSpec
 
@@ -77,30 +77,30 @@ rounds = st.lists(
 
 @given(rounds)
 def test_every_unroll_is_what_its_slot_lived_through(rounds: list[list[str | None]]) -> None:
-    lanes = Lanes(spec())
+    unrolls = Gathering(spec())
     lives = [Life([float(slot)], [True]) for slot in range(N)]
-    asked = lanes.begin([np.arange(N, dtype=np.float32)])
+    asked = unrolls.begin([np.arange(N, dtype=np.float32)])
     pieces = []
     clock = 10.0
     for number, events in enumerate(rounds):
-        act(lanes, lives, asked, number)
+        act(unrolls, lives, asked, number)
         slots = np.array([slot for slot in range(N) if events[slot] is not None])
         seen, reward = clock + slots.astype(np.float32), np.arange(len(slots)) + 0.5
         clock += 10
         chosen = [event for event in events if event is not None]
         for slot, event, obs, got in zip(slots, chosen, seen, reward, strict=True):
             lives[slot].answer(event, float(obs), float(got))
-        asked = lanes.answered(answers(lanes, slots, chosen, seen, reward))
-        pieces += lanes.take()
+        asked = unrolls.answered(answers(unrolls, slots, chosen, seen, reward))
+        pieces += unrolls.take()
         assert sorted([*asked.act, *asked.reset]) == slots.tolist()
         assert [life.resetting for life in np.array(lives)[slots]] == [slot in asked.reset for slot in slots]
     check(pieces, lives)
 
 
-def act(lanes: Lanes, lives: list[Life], asked: Any, number: int) -> None:
+def act(unrolls: Gathering, lives: list[Life], asked: Any, number: int) -> None:
     """Whoever waits gets an action: the number of this round, and what follows from it."""
     actions = np.full(len(asked.act), number)
-    lanes.acted(asked.act, actions, actions / 8, actions[:, None] / 4, actions / 2, version=number)
+    unrolls.acted(asked.act, actions, actions / 8, actions[:, None] / 4, actions / 2, version=number)
     for slot in asked.act:
         assert lives[slot].obs[-1] == asked.obs[0][asked.act.tolist().index(slot)]
         assert lives[slot].first[-1] == asked.first[asked.act.tolist().index(slot)]
@@ -108,9 +108,9 @@ def act(lanes: Lanes, lives: list[Life], asked: Any, number: int) -> None:
         lives[slot].steps.append({"action": number})
 
 
-def answers(lanes: Lanes, slots: Any, events: list[str], seen: Any, reward: Any) -> Answers:
+def answers(unrolls: Gathering, slots: Any, events: list[str], seen: Any, reward: Any) -> Answers:
     """As `recv` tells it: an answer to a reset has no end, apart from losses and failures."""
-    fresh = lanes._resetting[slots]
+    fresh = unrolls._resetting[slots]
     lost, failed = (np.array([event == name for event in events]) for name in ("is lost", "fails"))
     terminated = np.array([event in ("terminates", "continues") for event in events]) & ~fresh
     truncated = (np.array([event == "truncates" for event in events]) & ~fresh) | lost | failed
@@ -156,34 +156,34 @@ def test_the_states_before_unrolls_are_asked_for_when_they_are_whole() -> None:
         asked_for.append(slots.tolist())
         return [np.full((1, len(slots), 2), 7.0)]
 
-    lanes = Lanes(spec(steps=1), starts)
-    asked = lanes.begin([np.zeros(N, np.float32)])
+    unrolls = Gathering(spec(steps=1), starts)
+    asked = unrolls.begin([np.zeros(N, np.float32)])
     some, no = np.array([2, 1]), np.zeros(2, bool)
-    lanes.acted(asked.act, np.zeros(N, int), np.zeros(N), np.zeros((N, 1)), np.zeros(N), version=0)
-    lanes.answered(Answers(some, [np.ones(2, np.float32)], np.zeros(2), no, no))
-    piece = lanes.take()[0]
+    unrolls.acted(asked.act, np.zeros(N, int), np.zeros(N), np.zeros((N, 1)), np.zeros(N), version=0)
+    unrolls.answered(Answers(some, [np.ones(2, np.float32)], np.zeros(2), no, no))
+    piece = unrolls.take()[0]
     assert asked_for == [[2, 1]]
     assert piece.columns.state[0].tolist() == [[7.0, 7.0]] * 2
-    assert lanes.take() == []
+    assert unrolls.take() == []
 
 
 def test_pieces_become_a_batch() -> None:
     """The last axis of a batch are unrolls; those of fresh environments are marked."""
     from gymnasium.spaces import Box
 
-    lanes = Lanes(spec(steps=1))
-    lanes.begin([np.zeros(N, np.float32)])
+    unrolls = Gathering(spec(steps=1))
+    unrolls.begin([np.zeros(N, np.float32)])
     everybody, no = np.arange(N), np.zeros(N, bool)
     lost = np.array([False, True, False])
     zeros = np.zeros(N)
-    lanes.acted(everybody, np.zeros(N, int), zeros, zeros[:, None], zeros, version=3)
-    lanes.answered(Answers(everybody, [np.ones(N, np.float32)], zeros, no, lost, lost=lost))
-    pieces = lanes.take()
+    unrolls.acted(everybody, np.zeros(N, int), zeros, zeros[:, None], zeros, version=3)
+    unrolls.answered(Answers(everybody, [np.ones(N, np.float32)], zeros, no, lost, lost=lost))
+    pieces = unrolls.take()
     one = np.array([1])
     for _ in range(2):  # the reset, and a step
-        lanes.answered(Answers(one, [np.full(1, 5, np.float32)], np.ones(1), no[:1], no[:1]))
-        lanes.acted(one, np.zeros(1, int), zeros[:1], zeros[:1, None], zeros[:1], version=4)
-    pieces += lanes.take()
+        unrolls.answered(Answers(one, [np.full(1, 5, np.float32)], np.ones(1), no[:1], no[:1]))
+        unrolls.acted(one, np.zeros(1, int), zeros[:1], zeros[:1, None], zeros[:1], version=4)
+    pieces += unrolls.take()
     batch = assemble(pieces, None, Box(0, 9, ()), epoch=2, newest=5, divergence=np.zeros(1))
     assert batch.slot.tolist() == [0, 2, 1]
     assert batch.worker_lost.tolist() == [False, False, True]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,11 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterenv.errors import ConfigError
 from clusterenv.learners.common.rescaling import squash, unsquash
-from clusterenv.learners.r2d2.acted import Acted
 from clusterenv.learners.r2d2.config import R2D2Config
+from clusterenv.learners.r2d2.loss import first_priority
 from clusterenv.learners.replay.sequences import SequenceReplay
+from clusterenv.policy.categorical import values_at
 from tests.learners.replay.kit import ACTION, SPACE, SlowLanes, World
+
+if TYPE_CHECKING:
+    import pathlib
 
 SLOTS, LENGTH, OVERLAP, STEPS = 3, 4, 2, 5
 
@@ -37,6 +42,19 @@ def memory() -> SequenceReplay:
     return SequenceReplay(
         SPACE, ACTION, slots=SLOTS, capacity=3000, length=LENGTH, burn_in=2, overlap=OVERLAP, prioritized=True
     )
+
+
+def add(replay: SequenceReplay, batch: Any) -> Any:
+    """The ids of what is complete."""
+    return replay.add(batch, values_at(batch.params, batch.action), batch.params.max(-1))
+
+
+def priorities(replay: SequenceReplay, told: R2D2Config, slot: Any, start: Any) -> list[float]:
+    acted = map(torch.from_numpy, replay.acted(np.array(start) * SLOTS + np.array(slot)))
+    found: list[float] = first_priority(
+        *acted, gamma=told.gamma, n=told.n_step, epsilon=told.rescaling, eta=told.eta
+    ).tolist()
+    return found
 
 
 def thoughtful(world: World, slot: list[int], lost: list[bool] | None = None) -> Any:
@@ -80,68 +98,67 @@ def by_hand(told: R2D2Config, lane: list[Any], start: int) -> float:
     ),
 )
 def test_agrees_with_a_slow_twin(seed: int, ends: float, plan: list[tuple[list[int], bool, int]]) -> None:
-    told, world = config(stream_buffers=4), World(SLOTS, seed, ends=ends)
-    acted, slow, replay = Acted(told), SlowLanes(SLOTS), memory()
+    told, world, slow, replay = config(), World(SLOTS, seed, ends=ends), SlowLanes(SLOTS), memory()
     for slot, breaks, told_of in plan:
         batch = thoughtful(world, slot, [breaks, *([False] * (len(slot) - 1))])
         if not told_of:  # sometimes nobody gets to know what was played
             continue
-        acted.add(batch)
-        slow.add(batch, np.take_along_axis(batch.params, batch.action[..., None], -1)[..., 0], batch.params.max(-1))
-        start, lane = np.divmod(replay.add(batch), SLOTS)
+        slow.add(batch, values_at(batch.params, batch.action), batch.params.max(-1))
+        start, lane = np.divmod(add(replay, batch), SLOTS)
         expected = [by_hand(told, slow.lanes[n], k) for n, k in zip(lane.tolist(), start.tolist(), strict=True)]
-        found = acted.priorities(lane, start)
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_of_what_is_too_old_nothing_is_known() -> None:
-    acted, world = Acted(config(stream_buffers=1)), World(SLOTS, ends=0.0)
-    for _ in range(4):
-        acted.add(thoughtful(world, [0]))
-    found = acted.priorities(np.array([0, 0, 0]), np.array([0, 5, 6]))
-    assert np.isnan(found).tolist() == [True, True, False]
+        np.testing.assert_allclose(priorities(replay, told, lane, start), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_single_step_that_was_truncated_has_no_priority_yet() -> None:
-    acted, world = Acted(config()), World(SLOTS, ends=0.0)
-    batch = thoughtful(world, [0])
+    replay, batch = memory(), thoughtful(World(SLOTS, ends=0.0), [0])
     batch.truncated[0, 0] = batch.first[1, 0] = True
-    acted.add(batch)
-    assert np.isnan(acted.priorities(np.array([0, 0]), np.array([0, 1]))).tolist() == [True, False]
+    batch.final_at, batch.final_obs = (np.array([0]), np.array([0])), np.array([99.0])
+    add(replay, batch)
+    assert np.isnan(priorities(replay, config(), [0, 0], [0, 1])).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("eta", [0.0, 1.0])
 def test_it_weighs_the_largest_error_against_the_mean(eta: float) -> None:
-    told = config(eta=eta, n_step=1, gamma=0.0)
-    acted, world = Acted(told), World(SLOTS, ends=0.0)
-    batch = thoughtful(world, [1])
+    replay, batch = memory(), thoughtful(World(SLOTS, ends=0.0), [1])
     batch.params[:] = 0.0
     batch.reward[:, 0] = [0.0, 3.0, 0.0, 0.0, 0.0]
-    acted.add(batch)
+    add(replay, batch)
     largest = float(squash(torch.tensor(3.0)))
     expected = largest if eta else largest / LENGTH
-    assert acted.priorities(np.array([1]), np.array([0])).tolist() == pytest.approx([expected])
+    found = priorities(replay, config(eta=eta, n_step=1, gamma=0.0), [1], [0])
+    assert found == pytest.approx([expected])
 
 
 def test_an_episode_that_was_torn_is_not_led_on() -> None:
-    told, world = config(gamma=0.9, n_step=1), World(SLOTS, ends=0.0)
-    acted = Acted(told)
+    world, replay = World(SLOTS, ends=0.0), memory()
     world.first[0] = False
-    acted.add(thoughtful(world, [0]))
+    add(replay, thoughtful(world, [0]))
     thoughtful(world, [0])  # which gets lost
-    acted.add(thoughtful(world, [0]))
+    add(replay, thoughtful(world, [0]))
     # Step 4 led to what nobody told of; what was thought of step 5 has nothing to do with it.
-    assert np.isnan(acted.priorities(np.array([0, 0]), np.array([4, 5]))).tolist() == [True, False]
+    assert np.isnan(priorities(replay, config(n_step=1), [0, 0], [4, 5])).tolist() == [True, False]
 
 
-def test_an_observation_of_parts_goes_on_if_all_of_them_do() -> None:
-    world = World(SLOTS, ends=0.0)
-    batches = [thoughtful(world, [0]) for _ in range(2)]
-    for batch in batches:
-        batch.obs, batch.first[:] = {"a": batch.obs, "b": (np.zeros_like(batch.obs),)}, False
-    for changed, known in ((0.0, True), (1.0, False)):
-        acted = Acted(config(n_step=1))
-        acted.add(batches[0])
-        batches[1].obs["b"][0][0, 0] = changed
-        acted.add(batches[1])
-        assert np.isfinite(acted.priorities(np.array([0]), np.array([4]))).tolist() == [known]
+def test_what_nobody_told_has_no_priority() -> None:
+    world, replay = World(SLOTS, ends=0.0), memory()
+    replay.add(thoughtful(world, [0]))
+    assert np.isnan(priorities(replay, config(), [0], [0])).all()
+    # Of the next fragment it is known, also of the sequences that began before it.
+    add(replay, thoughtful(world, [0]))
+    assert np.isnan(priorities(replay, config(), [0, 0, 0], [0, 4, 5])).tolist() == [True, False, False]
+
+
+def test_a_memory_that_was_loaded_knows_it_too(tmp_path: pathlib.Path) -> None:
+    world, replay, other = World(SLOTS, ends=0.1), memory(), memory()
+    for _ in range(3):
+        ids = add(replay, thoughtful(world, [0, 1, 2]))
+    replay.save(tmp_path)
+    other.load(tmp_path)
+    for one, two in zip(replay.acted(ids), other.acted(ids), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_memory_that_draws_all_alike_keeps_no_values() -> None:
+    replay = SequenceReplay(SPACE, ACTION, slots=SLOTS, capacity=3000, length=LENGTH)
+    with pytest.raises(ConfigError, match="prioritized=True"):
+        replay.acted(np.array([0]))

@@ -73,7 +73,7 @@ class Asked(NamedTuple):
     reset: Slots
 
 
-class Lanes:
+class Gathering:
     """The unrolls of all slots.
 
     Args:
@@ -86,14 +86,14 @@ class Lanes:
         >>> from clusterenv.transport.fragments import FragmentSpec
         >>> number = Leaf((), np.dtype(np.float32))
         >>> spec = FragmentSpec(1, 2, 1, 1, (number,), (), Leaf((), np.dtype(np.int64)), 1, has_value=False)
-        >>> lanes = Lanes(spec)
+        >>> unrolls = Gathering(spec)
         >>> slots, no = np.arange(1), np.zeros(1, bool)
-        >>> lanes.begin([np.zeros(1, np.float32)]).at
+        >>> unrolls.begin([np.zeros(1, np.float32)]).at
         array([0])
         >>> for step in (1, 2):
-        ...     lanes.acted(slots, np.zeros(1, int), np.zeros(1), np.zeros((1, 1)), None, version=0)
-        ...     asked = lanes.answered(Answers(slots, [np.full(1, step, np.float32)], np.ones(1), no, no))
-        >>> [piece.columns.obs[0].tolist() for piece in lanes.take()], asked.at
+        ...     unrolls.acted(slots, np.zeros(1, int), np.zeros(1), np.zeros((1, 1)), None, version=0)
+        ...     asked = unrolls.answered(Answers(slots, [np.full(1, step, np.float32)], np.ones(1), no, no))
+        >>> [piece.columns.obs[0].tolist() for piece in unrolls.take()], asked.at
         ([[[0.0], [1.0], [2.0]]], array([0]))
     """
 
