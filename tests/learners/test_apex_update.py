@@ -97,14 +97,6 @@ def test_a_memory_that_samples_evenly_needs_no_priorities(monkeypatch: pytest.Mo
     assert subject.learn(sample, 1.0).priorities is None
 
 
-def test_rewards_are_stored_as_they_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject, batch = updater(reward="clip", reward_scale=2.0), played()
-    batch.reward[:] = 5.0
-    stored, *_ = told(subject, monkeypatch, batch)
-    assert (stored.reward == 2.0).all()
-    assert (batch.reward == 5.0).all()  # the loop tells returns of its own batch
-
-
 def error_by_hand(subject: ApeXUpdater, batch: Any, t: int, n: int) -> float:
     """The error of the transition from this step, by the networks as they are."""
 

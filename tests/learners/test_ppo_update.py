@@ -66,6 +66,13 @@ def test_a_termination_counts_on_nothing() -> None:
     assert at(samples.advantage, 1, 0) == pytest.approx(float(data.reward[1, 0] - value[1, 0]), rel=1e-5)
 
 
+def test_rewards_are_cut_and_scaled_where_it_is_asked_for() -> None:
+    given = np.full((T, N), 5.0)
+    changed, _ = updater(reward="clip", reward_scale=0.5).samples(made_up(reward=given))
+    same, _ = updater().samples(made_up(reward=given / 10))
+    torch.testing.assert_close(changed.target, same.target)
+
+
 def test_rows_of_the_samples_belong_together() -> None:
     data = made_up()
     samples, _ = updater().samples(data)

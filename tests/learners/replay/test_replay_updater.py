@@ -12,9 +12,12 @@ from torch import nn
 from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.config import ReplayConfig
 from clusterenv.learners.replay.updater import Drawn, Learned, ReplayUpdater, follow, on_device
+from tests.learners.replay.kit import batch_of
 
 if TYPE_CHECKING:
     import pathlib
+
+    from clusterenv.env.batch import Batch
 
 
 class Numbers(NamedTuple):
@@ -62,8 +65,8 @@ class Sums(ReplayUpdater[ReplayConfig, nn.Linear]):
         super().__init__(config, network, torch.optim.SGD(network.parameters(), lr=0.1), self.kept)
 
     def insert(self, batch: Any) -> int:
-        self.kept.items.extend(batch)
-        return len(batch)
+        self.kept.items.extend(batch.reward[:, 0].tolist())
+        return len(batch.reward)
 
     def learn(self, sample: Drawn, left: float) -> Learned:
         self.optimizer.zero_grad()
@@ -85,10 +88,17 @@ def updater(**changes: Any) -> Sums:
     return Sums(ReplayConfig(num_envs=1, rollout_steps=2, **settings))
 
 
-def feed(subject: Sums, *batches: Any) -> list[int]:
-    """Give it batches (None for none), and say at which of them it published."""
+def rewarding(values: list[float]) -> Batch:
+    """A batch of one slot with these rewards, and of nothing else."""
+    absent = dict.fromkeys(("obs", "action", "terminated", "truncated", "first", "final_obs", "final_at", "slot"))
+    return batch_of(reward=np.array(values, np.float32)[:, None], worker_lost=None, states=None, **absent)
+
+
+def feed(subject: Sums, *batches: list[float] | None) -> list[int]:
+    """Give it batches with these rewards (None for none), and say at which of them it published."""
     published: list[int] = []
-    for number, batch in enumerate(batches):
+    for number, values in enumerate(batches):
+        batch = None if values is None else rewarding(values)
         subject.update(batch, 1.0, lambda number=number: published.append(number))  # type: ignore[misc]
     return published
 
@@ -96,7 +106,7 @@ def feed(subject: Sums, *batches: Any) -> list[int]:
 def test_nothing_is_learned_before_the_memory_is_filled() -> None:
     subject = updater()
     before = subject.network.weight.clone()
-    metrics = subject.update([1.0, 2.0], 1.0, lambda: None)  # type: ignore[arg-type]
+    metrics = subject.update(rewarding([1.0, 2.0]), 1.0, lambda: None)
     assert subject.needs_batch
     assert metrics == {"replay/size": 2, "replay/samples_per_insert": 0.0, "replay/insertions_wait": 0.0}
     assert torch.equal(subject.network.weight, before)
@@ -116,11 +126,18 @@ def test_the_rate_decides_whether_it_needs_or_takes_a_batch() -> None:
 
 def test_the_metrics_tell_who_waits_for_whom() -> None:
     subject = updater()
-    metrics = subject.update([0.0] * 24, 1.0, lambda: None)  # type: ignore[arg-type]
+    metrics = subject.update(rewarding([0.0] * 24), 1.0, lambda: None)
     assert (metrics["replay/samples_per_insert"], metrics["replay/insertions_wait"]) == (0.1, 1.0)
     while not subject.needs_batch:
         metrics = subject.update(None, 1.0, lambda: None)
     assert (metrics["replay/samples_per_insert"], metrics["replay/insertions_wait"]) == (1.0, 0.0)
+
+
+def test_rewards_are_stored_as_they_are_learned_from() -> None:
+    subject, batch = updater(reward="clip", reward_scale=2.0), rewarding([5.0, -0.5])
+    subject.update(batch, 1.0, lambda: None)
+    assert subject.kept.items == [2.0, -1.0]
+    assert batch.reward.flatten().tolist() == [5.0, -0.5], "the loop tells returns of its own batch"
 
 
 def test_the_memory_is_told_what_surprised() -> None:

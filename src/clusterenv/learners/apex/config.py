@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clusterenv.learners.common.config import RewardTransform, check
 from clusterenv.learners.replay.q_learning import QConfig
 
 
@@ -45,11 +44,3 @@ class ApeXConfig(QConfig):
     """rmsprop: centred, with the decay and epsilon of the paper; adam"""
     double: bool = True
     """let the network choose and the target network value the next action, which overrates it less"""
-    reward: RewardTransform = "none"
-    """what the learner makes of rewards; returns are told as they are"""
-    reward_scale: float = 1.0
-    """rewards are multiplied by this for the learner, so that returns of any size fit the learning rate"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check("reward_scale", self.reward_scale, above=0)

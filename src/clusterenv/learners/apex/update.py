@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from clusterenv.learners.apex.config import ApeXConfig
 from clusterenv.learners.apex.loss import bootstrap, td_error, td_loss
 from clusterenv.learners.common import trees
 from clusterenv.learners.common.networks import QNetwork
-from clusterenv.learners.common.rewards import transform
 from clusterenv.learners.replay.q_learning import q_network_for
 from clusterenv.learners.replay.transitions import TransitionReplay
 from clusterenv.learners.replay.updater import Learned, ReplayUpdater
@@ -53,8 +51,6 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
     def insert(self, batch: Batch) -> int:
         """Put a batch into the memory, with first priorities by the Q-values that the workers acted on."""
         self.learn_scale(batch)
-        reward = transform(torch.from_numpy(batch.reward), self.config.reward).numpy() * self.config.reward_scale
-        batch = dataclasses.replace(batch, reward=reward)
         if not self.config.prioritized:
             return self.memory.add(batch)
         taken, best = values_at(batch.params, batch.action), batch.params.max(-1)

@@ -86,6 +86,10 @@ class LearnerConfig:
     """a longer gradient is cut to this"""
     normalize_observations: bool = False
     """normalise observations by their running mean and variance"""
+    reward: RewardTransform = "none"
+    """what the learner makes of rewards; returns are told as they are"""
+    reward_scale: float = 1.0
+    """rewards are multiplied by this for the learner, so that returns of any size fit the learning rate"""
     hidden: tuple[int, ...] | None = None
     """sizes of the hidden layers; None for those that are usual"""
 
@@ -106,7 +110,7 @@ class LearnerConfig:
             check(name, getattr(self, name), least=1)
         check("gamma", self.gamma, least=0, most=1)
         check("seed", self.seed, least=0)
-        for name in ("learning_rate", "max_grad_norm", "checkpoint_every_s"):
+        for name in ("learning_rate", "max_grad_norm", "checkpoint_every_s", "reward_scale"):
             check(name, getattr(self, name), above=0)
         if any(size < 1 for size in self.hidden or ()):
             raise ConfigError(f"hidden={self.hidden} must be sizes of at least 1, such as (64, 64).")
@@ -214,15 +218,10 @@ class UnrollConfig(ActorCriticConfig):
     """size of an LSTM behind it; 0 for none"""
     last_inputs: bool = False
     """show the policy its last action and reward too, beside the observation"""
-    reward: RewardTransform = "none"
-    """what the learner makes of rewards; returns are told as they are"""
-    reward_scale: float = 1.0
-    """rewards are multiplied by this for the learner, so that returns of any size fit the learning rate"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check("lstm", self.lstm, least=0)
-        check("reward_scale", self.reward_scale, above=0)
 
     def wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         """What is put around each environment, on its worker."""

@@ -12,6 +12,13 @@ from clusterenv.learners.common.config import RewardTransform
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clusterenv.learners.common.config import LearnerConfig
+
+
+def for_learner(config: LearnerConfig, reward: Tensor) -> Tensor:
+    """The rewards that a learner is to see, by its settings."""
+    return transform(reward, config.reward) * config.reward_scale
+
 
 def transform(reward: Tensor, kind: RewardTransform = "none") -> Tensor:
     """The rewards that a learner sees.

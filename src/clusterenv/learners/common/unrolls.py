@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from clusterenv.learners.common import gae, torch_distributions, trees
+from clusterenv.learners.common import gae, rewards, torch_distributions, trees
 from clusterenv.learners.common.networks import make_network
-from clusterenv.learners.common.rewards import transform
 from clusterenv.learners.common.updater import seeded
 from clusterenv.learners.common.vtrace import vtrace
 
@@ -76,11 +75,6 @@ def read(network: Network, batch: Batch, task: Tensor | None = None) -> Said:
     return Said(params, logp, value[:-1], next_value)
 
 
-def rewards(config: UnrollConfig, batch: Batch) -> Tensor:
-    """The rewards that the learner is to see, [T, N]."""
-    return transform(batch.reward, config.reward) * config.reward_scale
-
-
 def corrected(
     config: UnrollConfig,
     batch: Batch,
@@ -94,7 +88,7 @@ def corrected(
     """V-trace of a batch, with the rewards that the learner is to see."""
     return vtrace(
         log_ratio=log_ratio,
-        reward=rewards(config, batch),
+        reward=rewards.for_learner(config, batch.reward),
         value=said.value.detach(),
         next_value=said.next_value,
         ended=batch.terminated | batch.truncated,

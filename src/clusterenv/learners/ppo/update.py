@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from clusterenv.learners.common import gae, torch_distributions, trees
+from clusterenv.learners.common import gae, rewards, torch_distributions, trees
 from clusterenv.learners.common.drift import explained_variance
 from clusterenv.learners.common.networks import ActorCritic
 from clusterenv.learners.common.updater import Updater, seeded
@@ -69,8 +69,9 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
         final_value = network.value(batch.final_obs) if len(batch.final_at[0]) else value.new_zeros(0)  # [K]
         following = gae.next_values(value, batch.terminated, batch.truncated, final_value, batch.final_at)
         ended = batch.terminated | batch.truncated
+        reward = rewards.for_learner(config, batch.reward)
         advantage = gae.advantages(
-            batch.reward, value[:-1], following, ended, gamma=config.gamma, gae_lambda=config.gae_lambda
+            reward, value[:-1], following, ended, gamma=config.gamma, gae_lambda=config.gae_lambda
         )
         target = advantage + value[:-1]
         obs = trees.rows(trees.each(lambda array: array[:-1], batch.obs))

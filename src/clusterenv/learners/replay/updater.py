@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 import copy
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 
 from clusterenv.errors import ConfigError, WeightsCorrupt
-from clusterenv.learners.common import trees
+from clusterenv.learners.common import rewards, trees
 from clusterenv.learners.common.updater import Updater, under
 from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.config import ReplayConfig
@@ -115,7 +116,7 @@ class ReplayUpdater(Updater[Config, Net]):
 
     @abc.abstractmethod
     def insert(self, batch: Batch) -> int:
-        """Put a batch of arrays into the memory; returns how many items became complete."""
+        """Put a batch of arrays, with the rewards to learn from, into the memory; returns how many items are new."""
 
     @abc.abstractmethod
     def learn(self, sample: Drawn, left: float) -> Learned:
@@ -142,7 +143,8 @@ class ReplayUpdater(Updater[Config, Net]):
         """Take a batch into the memory if there is one, and learn from a sample if the rate allows it."""
         config = self.config
         if batch is not None:
-            self.limiter.inserted(self.insert(batch))
+            reward = rewards.for_learner(config, torch.from_numpy(batch.reward)).numpy()
+            self.limiter.inserted(self.insert(dataclasses.replace(batch, reward=reward)))
         if not self.limiter.may_sample(config.sample_size):
             return self._counts()
         self.limiter.sampled(config.sample_size)

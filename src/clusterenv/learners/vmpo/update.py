@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clusterenv.learners.common import popart, torch_distributions, unrolls
+from clusterenv.learners.common import popart, rewards, torch_distributions, unrolls
 from clusterenv.learners.common.drift import explained_variance
 from clusterenv.learners.common.networks import Network
 from clusterenv.learners.common.returns import returns_to_end
@@ -143,7 +143,7 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
         """What a batch is to teach, by the critic before it. Moves the statistics of PopArt."""
         task = None if len(self.tasks) == 1 else task_of(batch.slot, len(self.tasks))
         said = unrolls.read(self.network, batch, task)
-        reward, ended = unrolls.rewards(self.config, batch), batch.terminated | batch.truncated
+        reward, ended = rewards.for_learner(self.config, batch.reward), batch.terminated | batch.truncated
         returns = returns_to_end(reward, said.next_value, ended, gamma=self.config.gamma)
         if self.head is None:
             return Aim(returns, returns - said.value, torch.ones_like(returns[0]), task)
