@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import pytest
 from clusterenv._version import __version__
 from clusterenv.cluster.restart import LIMITS, Fault
 from clusterenv.errors import LaunchError, WorkersMissing
+from clusterenv.node import joining
+from clusterenv.node.host import Host
 from clusterenv.wire import messages as m
 from tests.node.puppets import Head, Puppet, Theatre, on_stage
 
@@ -302,6 +305,29 @@ def test_a_node_that_was_given_up_may_not_come_back(monkeypatch: pytest.MonkeyPa
         head.node.listen()
         head.node.listen()
         assert theatre.refusals(b"peer 7") == ["it was silent for too long and has been replaced"]
+
+
+def test_nodes_that_were_lost_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But long enough that those which come back late are told why they have to go."""
+    monkeypatch.setattr(joining, "_REMEMBERED", 1)
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        for number in range(8):
+            theatre.puppets = [puppet for puppet in theatre.puppets if puppet.index != 0]
+            arrives_again(theatre, 0, b"peer %d" % (10 + number))
+            head.node.listen()
+            head.node.replace(0, [None, None])
+            assert head.node.ready([0], 5.0) == {}
+            head.node.losses()
+        gc.collect()
+        # Two are here. Of eight that were lost three are remembered, and the one whose successor came in last.
+        assert sum(isinstance(each, Host) for each in gc.get_objects()) == 2 + 3 + 1
+        for number, known in ((10, False), (16, True)):
+            late = Puppet(0)
+            theatre.arrive(b"late", [m.encode(late.hello(theatre.run, incarnation=f"of {b'peer %d' % number!r}"))])
+            head.node.listen()
+            assert ("it was silent for too long and has been replaced" in theatre.refusals(b"late")) is known
+            assert theatre.refusals(b"late")
 
 
 def test_a_silent_node_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ _logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
+_REMEMBERED = 100  # nodes that are lost, beside one for each place: should they come back, they are told so
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
 
 
@@ -202,8 +203,16 @@ class Joining:
         self._wanted = max(0, self._wanted - 1)
         host = Host(-1, self._open(), peer, hello)
         self._hosts[hello.incarnation] = self._peers[peer] = host
+        self._forget_lost()
         self._new.append(host)
         self._welcome(peer)
+
+    def _forget_lost(self) -> None:
+        """Only the newest are remembered: a run that lives for months may lose nodes every day."""
+        lost = [host for host in self._hosts.values() if host.lost]
+        for host in lost[: -(_REMEMBERED + self._cluster.nodes)]:
+            del self._hosts[host.hello.incarnation]
+            self._peers.pop(host.peer, None)
 
     def _is_vacant(self, hello: m.Hello) -> bool:
         """Whether the place of a newcomer is free: its engine has started a node again that is lost, or about to be."""
