@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import pathlib
 import signal
 import subprocess
 from typing import TYPE_CHECKING
@@ -18,7 +20,6 @@ from tests.cli.kit import PROGRAM, SMALL
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:
-    import pathlib
     from collections.abc import Iterator
 
 
@@ -153,6 +154,26 @@ def test_a_signal_saves_and_leaves_nothing(long_run: subprocess.Popen[str], numb
     wait_until(
         lambda: not any(process.is_running() for process in family), limit_s=10.0, otherwise=lambda: f"left: {family}"
     )
+
+
+@pytest.mark.fault("F38")
+def test_a_console_that_nobody_reads_does_not_stop_the_run() -> None:
+    """The pipe holds a few rows only; the run has long ended when somebody reads them."""
+    few = [*LONG, "--total-steps", "3200"]
+    process = subprocess.Popen([*PROGRAM, *few], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    try:
+        last = pathlib.Path("runs", "latest", "checkpoints", "000000003200.safetensors")
+        wait_until(last.exists, limit_s=60.0)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert process.returncode == 0
+    assert rows[0]["global_step"] == 16
+    assert rows[-1]["summary"]["steps"] == 3200
 
 
 def test_the_line_after_a_stop_says_how_to_go_on(

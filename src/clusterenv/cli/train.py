@@ -25,6 +25,7 @@ from clusterenv.errors import ConfigError
 from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.learners.common.settings import flat, to_table
 from clusterenv.metrics.recorder import Recorder
+from clusterenv.metrics.sinks.background import BackgroundSink
 from clusterenv.metrics.sinks.console import ConsoleSink
 from clusterenv.metrics.sinks.csv import CsvSink
 
@@ -122,20 +123,20 @@ def _recorder(
 
 
 def _views(entry: Entry, settings: LearnerConfig, run: RunOptions, folder: RunFolder) -> list[Sink]:
-    """What is shown while the run goes on."""
+    """What is shown while the run goes on; who looks at it too slowly does not hold it up."""
     title = (
         f"{entry.name.upper()} on {settings.title}, {settings.num_envs} environments on {settings.cluster}, "
         f"seed {settings.seed}"
     )
     if run.json:
-        return [JsonSink(sys.stdout)]
+        return [BackgroundSink(JsonSink(sys.stdout))]
     if run.quiet:
         return []
     console = Console()
     if console.is_terminal:
-        return [LiveSink(console, f"{title}. {_short(folder)}", settings.total_steps)]
+        return [BackgroundSink(LiveSink(console, f"{title}. {_short(folder)}", settings.total_steps))]
     say(f"{title}. Run: {_short(folder)}")
-    return [ConsoleSink(sys.stdout)]
+    return [BackgroundSink(ConsoleSink(sys.stdout))]
 
 
 def _say_end(summary: Summary, settings: LearnerConfig, folder: RunFolder, run: RunOptions) -> None:

@@ -1,0 +1,80 @@
+"""A sink that holds nobody up: what is read too slowly is dropped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterenv.metrics.recorder import Sink
+
+_log = logging.getLogger(__name__)
+
+
+class BackgroundSink:
+    """Hands numbers to another sink in a thread of its own.
+
+    For what goes to a terminal or a pipe: whoever stops reading there would stop the run. While the other sink is
+    stuck, the newest rows wait for it, and the oldest of them are dropped.
+
+    Args:
+        sink: the other one. What it raises is raised by the next call here.
+        rows: how many may wait.
+        close_s: how long `close` waits for those; after that they are left behind, and so is the thread.
+
+    Attributes:
+        dropped: how many rows were.
+    """
+
+    def __init__(self, sink: Sink, rows: int = 1000, close_s: float = 5.0) -> None:
+        self.dropped = 0
+        self._sink, self._close_s = sink, close_s
+        self._rows: deque[tuple[dict[str, float], int, float]] = deque(maxlen=rows)
+        self._change = threading.Condition()
+        self._closing = False
+        self._problem: Exception | None = None
+        # A daemon: the program may end although somebody still does not read.
+        self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
+        self._thread.start()
+
+    def write(self, values: Mapping[str, float], global_step: int, seconds: float) -> None:
+        """Take the values of one moment."""
+        with self._change:
+            self._raise()
+            self.dropped += len(self._rows) == self._rows.maxlen
+            self._rows.append((dict(values), global_step, seconds))
+            self._change.notify()
+
+    def close(self) -> None:
+        """Let the other sink write what waits, and close it."""
+        with self._change:
+            self._closing = True
+            self._change.notify()
+        self._thread.join(self._close_s)
+        if self._thread.is_alive():
+            self.dropped += len(self._rows)
+        if self.dropped:
+            _log.warning("%d rows of metrics were not shown, since nobody read them in time.", self.dropped)
+        self._raise()
+
+    def _work(self) -> None:
+        try:
+            while (row := self._next()) is not None:
+                self._sink.write(*row)
+            self._sink.close()
+        except Exception as error:  # it is raised where the metrics come from
+            self._problem = error
+
+    def _next(self) -> tuple[dict[str, float], int, float] | None:
+        with self._change:
+            self._change.wait_for(lambda: self._rows or self._closing)
+            return self._rows.popleft() if self._rows else None
+
+    def _raise(self) -> None:
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
