@@ -142,8 +142,10 @@ def test_one_buffer_is_enough_for_batches_that_split_fragments(make: Make, slots
 def test_the_oldest_are_dropped_only_when_asked(make_local: Make) -> None:
     envs = attached(make_local, count=2)
     with envs.stream(steps=5, buffers=2, drop_oldest=True) as stream:
-        progress = envs._detached.players.fragments.progress  # type: ignore[union-attr]
-        wait_until(lambda: progress.tolist() == [10, 10], LIMIT_S)
+        detached: Any = envs._detached
+        wait_until(lambda: detached.players.fragments.progress.tolist() == [10, 10], LIMIT_S)
+        # What was played last may still be on its way.
+        wait_until(lambda: stream.ready and detached.tally.dropped_steps > 0, LIMIT_S)
         seen = {0: [-1.0], 1: [-1.0]}
         for batch in first(stream, 5):
             for column, slot in enumerate(batch.slot.tolist()):
