@@ -14,7 +14,7 @@ import hypothesis
 import psutil
 import pytest
 
-from tests.zoo import wait_until
+from tests.zoo import shared_files, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +82,10 @@ def garbage_of_a_module_goes() -> Iterator[None]:
     gc.unfreeze()
 
 
+# What ends by itself may take its time on a busy machine.
+_END_S = 30.0
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """A test that leaves a process, a descriptor, a thread or a shared-memory file behind fails."""
@@ -90,23 +94,28 @@ def nothing_is_left_behind() -> Iterator[None]:
     before = _belongings()
     yield
     gc.collect()
-    wait_until(lambda: not _left(before), limit_s=5.0, otherwise=lambda: f"left behind: {_left(before)}")
+    wait_until(lambda: not _left(before), limit_s=_END_S, otherwise=lambda: f"left behind: {_left(before)}")
 
 
 def _belongings() -> dict[str, set[str]]:
-    me = psutil.Process()
     return {
-        "children": {f"{child.pid}" for child in me.children(recursive=True) if child.status() != "zombie"},
+        "children": {f"{child.pid}" for child in psutil.Process().children(recursive=True) if _lives(child)},
         "descriptors": {f"{fd}: {_target(fd)}" for fd in os.listdir("/proc/self/fd") if _target(fd)},
         "threads": {thread.name for thread in threading.enumerate()},
-        # Without the semaphores of other programs on this machine: ours has no names at all.
-        "shared memory": {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")},
+        "shared memory": shared_files(),
     }
 
 
 def _left(before: dict[str, set[str]]) -> dict[str, set[str]]:
     now = _belongings()
     return {kind: now[kind] - before[kind] for kind in now if now[kind] - before[kind]}
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # it has ended since it was found
+        return False
 
 
 def _target(fd: str) -> str:

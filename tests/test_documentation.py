@@ -48,7 +48,7 @@ def whole_programs() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "program"), whole_programs(), ids=lambda value: value.split("\n")[0][:40])
 def test_a_program_of_the_documentation_runs(page: str, program: str) -> None:
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, cwd=ROOT, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=250, cwd=ROOT, check=False
     )
     assert result.returncode == 0, f"{page}:\n{result.stderr}"
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
+import pathlib
 import signal
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +28,32 @@ def wait_until(condition: Callable[[], bool], limit_s: float, otherwise: Callabl
         if time.monotonic() > end:
             raise AssertionError(otherwise() if otherwise else f"not within {limit_s} s")
         time.sleep(_LOOK_S)
+
+
+def shared_files() -> set[str]:
+    """What lies in /dev/shm and may be ours. Other programs put files there whenever they like."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("clusterenv", "psm_"))}
+
+
+# Each process of the suite looks in another place first, and never twice in the same.
+_PORTS = itertools.count(os.getpid() * 997)
+
+
+def quiet_port() -> int:
+    """A port of loopback that nobody has.
+
+    The system gives it to nobody who asks for any port, nor to a connection: it stays free until it is used by name.
+    """
+    first = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    lowest, highest = (10_000, first) if first > 20_000 else (20_000, 30_000)
+    while True:
+        port = lowest + next(_PORTS) % (highest - lowest)
+        with socket.socket() as taken:
+            try:
+                taken.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 class CountingEnv(gymnasium.Env[Any, Any]):

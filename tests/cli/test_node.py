@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from clusterenv.private import write_private
 from clusterenv.transport.security import NodeKeys, make_keys
 from clusterenv.transport.sockets import Address
 from tests.cli.kit import PROGRAM
+from tests.zoo import quiet_port
 
 if TYPE_CHECKING:
     import pathlib
@@ -128,8 +128,7 @@ def test_a_key_file_that_is_none(joined: Any, tmp_path: pathlib.Path, capsys: py
 
 
 def test_a_head_that_is_not_there(key_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = quiet_port()
     says = f"tried 127.0.0.1:{port} (Connection refused)"
     fails(capsys, NOT_STARTED, says, "node", "--head", f"tcp+curve://127.0.0.1:{port}", "--key-file", key_file)
 
@@ -161,13 +160,8 @@ def test_bad_keys_on_standard_input(stdin: bytes) -> None:
     assert len(said.strip().splitlines()) == 1
 
 
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 def test_keys_on_standard_input_are_taken(keys: NodeKeys) -> None:
-    where = f"tcp+curve://127.0.0.1:{closed_port()}"
+    where = f"tcp+curve://127.0.0.1:{quiet_port()}"
     code, said = run("node", "--head", where, "--key-file", "-", stdin=keys.text().encode() + b"\nmore")
     assert code == NOT_STARTED
     assert "head address not reachable" in said
@@ -223,7 +217,7 @@ def test_a_bad_token_is_not_echoed(
 
 
 def test_a_good_token_is_not_echoed(keys: NodeKeys) -> None:
-    where = f"cluster://127.0.0.1:{closed_port()}"
+    where = f"cluster://127.0.0.1:{quiet_port()}"
     code, said = run("join", where, stdin=b"", CLUSTERENV_TOKEN=keys.text())
     assert code == NOT_STARTED
     assert "head address not reachable" in said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import pytest
 from clusterenv.cli.exits import OK
 from clusterenv.learners.common.checkpoint import Checkpoints
 from tests.cli.kit import PROGRAM
-from tests.zoo import wait_until
+from tests.zoo import quiet_port, wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -63,11 +62,10 @@ def steps_of(run: subprocess.Popen[str], least: int) -> int:
 def test_a_killed_run_goes_on_with_the_node_that_has_waited(
     start: Callable[..., subprocess.Popen[str]], tmp_path: pathlib.Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = quiet_port()  # nobody else gets it between the two runs
     token = tmp_path / "token"
     files = f"token_file={token},key_file={tmp_path / 'keys'}"
-    cluster = f"join:workers=1,bind=127.0.0.1:{port},silence_s=2,{files}"
+    cluster = f"join:workers=1,bind=127.0.0.1:{port},silence_s=5,{files}"
     first = start("train", "ppo", *SMALL, "--cluster", cluster, "--total-steps", "100000000")
     wait_until(token.exists, LIMIT_S)
     node = start("join", f"cluster://127.0.0.1:{port}", "--token-file", str(token), "--keep-trying", "120")

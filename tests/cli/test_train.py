@@ -152,7 +152,7 @@ def test_a_signal_saves_and_leaves_nothing(long_run: subprocess.Popen[str], numb
     saved = sorted(int(path.stem) for path in latest().checkpoints.iterdir())
     assert saved[-1] == told["steps"]
     wait_until(
-        lambda: not any(process.is_running() for process in family), limit_s=10.0, otherwise=lambda: f"left: {family}"
+        lambda: not any(process.is_running() for process in family), limit_s=30.0, otherwise=lambda: f"left: {family}"
     )
 
 

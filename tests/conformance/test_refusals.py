@@ -79,7 +79,7 @@ def test_a_module_that_nodes_do_not_have(make: Make, hidden_module: str) -> None
     began = time.monotonic()
     with pytest.raises(ClusterEnvError, match=f"No module named '{hidden_module}'"):
         make(f"{hidden_module}:OnlyHere-v0")
-    assert time.monotonic() - began < 20.0
+    assert time.monotonic() - began < 50.0, "a minute is how long nodes are waited for"
 
 
 @abroad
@@ -89,7 +89,7 @@ def test_an_id_that_nodes_do_not_know(make: Make) -> None:
         began = time.monotonic()
         with pytest.raises(ClusterEnvError, match="does not know the environment 'OnlyInThisTest-v0'"):
             make("OnlyInThisTest-v0")
-        assert time.monotonic() - began < 20.0
+        assert time.monotonic() - began < 50.0, "a minute is how long nodes are waited for"
     finally:
         del gymnasium.registry["OnlyInThisTest-v0"]
 

@@ -58,7 +58,7 @@ def test_every_slot_goes_its_own_way(next_step: ClusterEnv, same_step: ClusterEn
     envs.reset(seed=SEED)
     sent: dict[int, int] = {}
     taken = np.zeros(NUM_ENVS, int)
-    for _ in range(120):
+    while taken.min() <= 20:
         idle = [slot for slot in range(NUM_ENVS) if slot not in sent]
         chosen = rng.permutation(idle)[: rng.integers(0, len(idle) + 1)] if sent else rng.permutation(idle)
         if len(chosen):
@@ -70,7 +70,6 @@ def test_every_slot_goes_its_own_way(next_step: ClusterEnv, same_step: ClusterEn
             expected = lonely[slot].step([sent.pop(slot)])
             assert_same(row_of(answer, row), row_of(expected, 0), f"slot {slot} step {taken[slot]}")
             taken[slot] += 1
-    assert taken.min() > 20
     while sent:
         for slot in envs.recv(len(sent))[4]["env_id"].tolist():
             del sent[slot]

@@ -28,7 +28,8 @@ class GateEnv(CountingEnv):
 
     Args:
         slot: as in CountingEnv.
-        gate: the file; while it is missing, the methods in `closed` wait for it.
+        gate: the file; while it is missing, the methods in `closed` wait for it. Another, with "-inside" at the end of
+            its name, is made when they begin to.
         closed: "step", "reset", "nap".
         reset_s: how long a reset takes in slot 0.
         **kwargs: as in CountingEnv.
@@ -65,7 +66,13 @@ class GateEnv(CountingEnv):
 
     def _wait(self, name: str) -> None:
         if name in self.closed:
+            pathlib.Path(f"{self.gate}-inside").touch()
             wait_until(pathlib.Path(self.gate).exists, limit_s=LIMIT_S)
+
+
+def inside(gate: pathlib.Path) -> None:
+    """Wait until somebody stands at the gate."""
+    wait_until(gate.with_name(f"{gate.name}-inside").exists, LIMIT_S)
 
 
 def gated(num_envs: int, gate: pathlib.Path, slots: Sequence[int], closed: str = "step", **kwargs: Any) -> list[Any]:

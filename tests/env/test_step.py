@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from clusterenv.errors import ActionError, ConfigError, EnvError, ResultError
-from tests.env.kit import BadEnv, ReusingEnv, SpaceEnv, TextSpace, WalkEnv, assert_same, gated, trajectory
+from tests.env.kit import BadEnv, ReusingEnv, SpaceEnv, TextSpace, WalkEnv, assert_same, gated, inside, trajectory
 from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
@@ -359,17 +359,13 @@ def test_two_threads_at_once_are_refused(make_local: Make, tmp_path: Any) -> Non
     thread = threading.Thread(target=lambda: results.append(envs.step([1, 1])))
     thread.start()
     try:
+        inside(tmp_path / "gate")
         with pytest.raises(ConfigError, match="two threads"):
-            _use_for_ever(envs)  # that is, until the other thread has begun
+            envs.get_attr("slot")
     finally:
         (tmp_path / "gate").touch()
         thread.join()
     np.testing.assert_array_equal(results[0][1], [1, 1])
-
-
-def _use_for_ever(envs: ClusterEnv) -> None:
-    while True:
-        envs.get_attr("slot")
 
 
 def test_a_batch_cannot_be_pickled_or_copied(calm: ClusterEnv) -> None:

@@ -40,25 +40,24 @@ def first(batches: Iterable[Batch], count: int) -> list[Batch]:
 
 def test_every_step_of_every_slot_comes_once_and_in_order(make: Make) -> None:
     envs = attached(make, count=5)
+    seen: dict[int, list[float]] = {slot: [] for slot in range(5)}
     with envs.stream(steps=4, slots=3) as stream:
-        batches = first(stream, 30)
-    seen: dict[int, list[float]] = {}
-    for batch in batches:
-        assert (batch.T, batch.N) == (4, 3)
-        for column, slot in enumerate(batch.slot.tolist()):
-            assert (batch.obs[:, column, 0] == slot).all()
-            seen.setdefault(slot, []).extend(batch.obs[1:, column, 1].tolist())
-    assert sorted(seen) == [0, 1, 2, 3, 4]
+        while min(map(len, seen.values())) < 10 * 4:  # a worker without a core may be far behind the other
+            batch = next(stream)
+            assert (batch.T, batch.N) == (4, 3)
+            for column, slot in enumerate(batch.slot.tolist()):
+                assert (batch.obs[:, column, 0] == slot).all()
+                seen[slot] += batch.obs[1:, column, 1].tolist()
     for counted in seen.values():
         assert counted == list(range(1, len(counted) + 1)), "nothing is missing, nothing comes twice"
 
 
 def test_slots_get_their_turn(make: Make) -> None:
     envs = attached(make, count=4)
+    counts = np.zeros(4, np.int64)
     with envs.stream(steps=2) as stream:
-        batches = first(stream, 20)
-    counts = np.bincount(np.concatenate([batch.slot for batch in batches]), minlength=4)
-    assert counts.min() >= 10
+        while counts.min() < 10:  # ends, because nobody is passed over for ever
+            counts += np.bincount(next(stream).slot, minlength=4)
 
 
 def test_the_data_is_that_of_a_rollout(make: Make) -> None:
@@ -128,13 +127,13 @@ def test_workers_wait_when_the_learner_is_too_far_behind(make_local: Make) -> No
 def test_one_buffer_is_enough_for_batches_that_split_fragments(make: Make, slots: int) -> None:
     # What is left of a split fragment keeps the only buffer of its worker, while the others have too little.
     envs = attached(make, count=8, length=7)
-    seen: dict[int, list[float]] = {}
+    seen: dict[int, list[float]] = {slot: [] for slot in range(8)}
     with envs.stream(steps=4, slots=slots, buffers=1) as stream:
-        for batch in first(stream, 30):
+        while min(map(len, seen.values())) < 10 * 4:
+            batch = next(stream)
             assert len(batch.final_at[0]) == int((batch.terminated | batch.truncated).sum()) == len(batch.final_obs)
             for column, slot in enumerate(batch.slot.tolist()):
-                seen.setdefault(slot, []).extend(batch.obs[:-1, column, 1].tolist())
-    assert sorted(seen) == list(range(8))
+                seen[slot] += batch.obs[:-1, column, 1].tolist()
     for counted in seen.values():
         assert counted == [step % 7 for step in range(len(counted))], "nothing is missing, nothing comes twice"
 
@@ -143,8 +142,10 @@ def test_one_buffer_is_enough_for_batches_that_split_fragments(make: Make, slots
 def test_the_oldest_are_dropped_only_when_asked(make_local: Make) -> None:
     envs = attached(make_local, count=2)
     with envs.stream(steps=5, buffers=2, drop_oldest=True) as stream:
-        progress = envs._detached.players.fragments.progress  # type: ignore[union-attr]
-        wait_until(lambda: progress.tolist() == [10, 10], LIMIT_S)
+        detached: Any = envs._detached
+        wait_until(lambda: detached.players.fragments.progress.tolist() == [10, 10], LIMIT_S)
+        # What was played last may still be on its way.
+        wait_until(lambda: stream.ready and detached.tally.dropped_steps > 0, LIMIT_S)
         seen = {0: [-1.0], 1: [-1.0]}
         for batch in first(stream, 5):
             for column, slot in enumerate(batch.slot.tolist()):

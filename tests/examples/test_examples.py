@@ -43,7 +43,7 @@ def test_an_example_runs(name: str, tmp_path: pathlib.Path) -> None:
         [sys.executable, "-W", "error::ResourceWarning", EXAMPLES / name, *options.split()],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         cwd=tmp_path,
         check=False,
     )

@@ -142,7 +142,7 @@ class BadInfoEnv(CountingEnv):
 
 
 class SwitchedEnv(CountingEnv):
-    """Misbehaves at "build", "reset" or "step" for as long as a file exists."""
+    """Misbehaves at "build", "reset" or "step" for as long as a file exists, and makes another just before."""
 
     def __init__(self, slot: int, how: str, at: str, switch: str, **kwargs: Any) -> None:
         super().__init__(slot, **kwargs)
@@ -161,6 +161,7 @@ class SwitchedEnv(CountingEnv):
 
     def _maybe(self, where: str) -> None:
         if where == self.at and os.path.exists(self.switch):
+            pathlib.Path(f"{self.switch}-met").touch()
             misbehave(self.how)
 
 

@@ -22,7 +22,30 @@ if TYPE_CHECKING:
 
 MODES = list(AutoresetMode)
 LIMIT_S = 30.0
-QUICK = Timeouts(step_s=0.5, reset_s=20.0, call_s=0.5, start_s=30.0, close_s=5.0)
+# How long somebody who hangs is waited for.
+SHORT_S = 0.5
+
+
+def patient() -> Timeouts:
+    """Limits that nobody meets by chance, on however busy a machine; `hurried` makes them short for a moment."""
+    return Timeouts(step_s=LIMIT_S, reset_s=LIMIT_S, call_s=LIMIT_S, start_s=LIMIT_S, close_s=5.0)
+
+
+@contextlib.contextmanager
+def hurried(envs: ClusterEnv, limit: str = "step_s", seconds: float = SHORT_S) -> Iterator[None]:
+    """One of the limits is short. Whoever does not hang should have answered before: see `wait_for_answers`."""
+    limits = envs._engine._timeouts
+    usual = getattr(limits, limit)
+    object.__setattr__(limits, limit, seconds)
+    try:
+        yield
+    finally:
+        object.__setattr__(limits, limit, usual)
+
+
+def wait_for_answers(envs: ClusterEnv, *workers: int) -> None:
+    """Wait until these workers have answered the step or the call that is under way."""
+    assert envs._engine.node.wait(workers, LIMIT_S) == []
 
 
 @contextlib.contextmanager

@@ -62,16 +62,22 @@ class Head:
         found = psutil.Process(self.process.pid).children(recursive=True)
         self.family += [child for child in found if child not in self.family]
 
+    def has_family(self, count: int) -> None:
+        """Wait until it has so many children and theirs, and remember them."""
+        script = psutil.Process(self.process.pid)
+        wait_until(lambda: len(script.children(recursive=True)) == count, LIMIT_S)
+        self.note_family()
+
     def interrupt(self) -> None:
         """Ctrl-C at its terminal: SIGINT to its process group."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def everybody_is_gone(self, limit_s: float = LIMIT_S) -> None:
+    def everybody_is_gone(self) -> None:
         """Wait until neither the script nor any child that was seen lives."""
         self.process.wait(LIMIT_S)
         wait_until(
             lambda: all(ended(child) for child in self.family),
-            limit_s,
+            LIMIT_S,
             lambda: f"still there: {[child for child in self.family if not ended(child)]}",
         )
 

@@ -22,7 +22,7 @@ def main(address: str, folder: pathlib.Path) -> None:
     torch.manual_seed(1)
     policy = CleanRL(4, 2)
     keys, token = str(folder / "keys"), str(folder / "token")
-    cluster = clusterenv.Join(nodes=1, bind=address, token_file=token, key_file=keys, silence_s=2.0)
+    cluster = clusterenv.Join(nodes=1, bind=address, token_file=token, key_file=keys, silence_s=5.0)
     with clusterenv.make_vec("CartPole-v1", num_envs=2, cluster=cluster) as envs:
         envs.reset(seed=1)
         envs.attach(policy, sync="on-change", seed=1)

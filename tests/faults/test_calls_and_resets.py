@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,20 @@ from gymnasium.vector import AutoresetMode
 
 from clusterenv import WorkerLost
 from tests.faults.envs import CallableEnv
-from tests.faults.kit import LIMIT_S, MODES, QUICK, OnceEnv, actions, batch, each, kill, lost, mask
+from tests.faults.kit import (
+    LIMIT_S,
+    MODES,
+    OnceEnv,
+    actions,
+    batch,
+    each,
+    hurried,
+    kill,
+    lost,
+    mask,
+    patient,
+    wait_for_answers,
+)
 from tests.zoo import counting, wait_until
 
 if TYPE_CHECKING:
@@ -131,11 +145,16 @@ def test_a_reset_of_a_part_leaves_answers_of_the_rest_in_their_place() -> None:
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("how", ["exit", "hang"])
 def test_lost_in_a_call(how: str, mode: AutoresetMode) -> None:
-    with batch(each(4, CallableEnv), autoreset_mode=mode, timeouts=QUICK) as envs:
+    with batch(each(4, CallableEnv), autoreset_mode=mode, timeouts=patient()) as envs:
         envs.reset(seed=5)
         envs.step(actions(envs))
-        with pytest.raises(WorkerLost, match="in misbehave") as caught:
-            envs.call("misbehave", how, 1)
+        envs.call_async("misbehave", how, 1)
+        wait_for_answers(envs, 1)
+        with (
+            hurried(envs, "call_s") if how == "hang" else contextlib.nullcontext(),
+            pytest.raises(WorkerLost, match="in misbehave") as caught,
+        ):
+            envs.call_wait()
         assert (caught.value.worker, caught.value.slots) == (0, range(2))
         observations, _, _, truncated, infos = envs.step(actions(envs))
         assert truncated.tolist() == [True, True, False, False], "the break is seen in the next step"

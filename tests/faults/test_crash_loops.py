@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import select
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from gymnasium.vector import AutoresetMode
 
 from clusterenv import EnvError, LaunchError, Timeouts, WorkerLost, WorkersMissing
+from clusterenv.node.local import LocalNode
 from tests.faults.envs import SwitchedEnv
-from tests.faults.kit import MODES, QUICK, actions, batch, mask
-from tests.zoo import counting
+from tests.faults.kit import LIMIT_S, MODES, actions, batch, hurried, mask, patient, wait_for_answers
+from tests.zoo import counting, wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -25,7 +27,7 @@ class Switch:
     """Turns the misbehaviour of a SwitchedEnv on and off."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self.path = folder / "switch"
+        self.path, self.met = folder / "switch", folder / "switch-met"
 
     def fns(self, how: str, at: str, slot: int = 1, **kwargs: Any) -> list[Callable[[], Any]]:
         """Four slots, one of which misbehaves while the switch is on."""
@@ -46,11 +48,13 @@ def switch(tmp_path: pathlib.Path) -> Switch:
     return Switch(tmp_path)
 
 
-def step_until_it_gives_up(envs: ClusterEnv, kind: type[Exception]) -> tuple[int, Exception]:
+def step_until_it_gives_up(
+    envs: ClusterEnv, kind: type[Exception], step: Callable[[], Any] | None = None
+) -> tuple[int, Exception]:
     """Step, resetting by hand where nobody else does; return after how many losses it gave up, and the error."""
     for losses in range(20):
         try:
-            truncated = envs.step(actions(envs))[3]
+            truncated = (step() if step else envs.step(actions(envs)))[3]
             if envs.autoreset_mode is AutoresetMode.DISABLED and truncated.any():
                 envs.reset(options={"reset_mask": truncated})
         except kind as error:
@@ -188,7 +192,7 @@ def test_a_replacement_that_cannot_be_built(how: str, switch: Switch) -> None:
 
 
 def test_a_replacement_that_is_never_built(switch: Switch) -> None:
-    limits = Timeouts(start_s=5.0)
+    limits = patient()
     with batch(switch.fns("hang", "build"), timeouts=limits) as envs:
         envs.reset(seed=1)
         switch.on()
@@ -200,18 +204,25 @@ def test_a_replacement_that_is_never_built(switch: Switch) -> None:
         with pytest.raises((LaunchError, WorkerLost), match="not built within"):
             envs.step(actions(envs))
         switch.off()
-        object.__setattr__(limits, "start_s", 30.0)
+        object.__setattr__(limits, "start_s", LIMIT_S)
         goes_on(envs)
 
 
-def test_a_first_start_that_is_never_built(switch: Switch) -> None:
+def test_a_first_start_that_is_never_built(switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
     switch.on()
+    replies = LocalNode.replies
+
+    def once_the_other_is_built(node: LocalNode, workers: Any, limit_s: Any) -> Any:
+        select.select([node.descriptors()[1]], [], [], LIMIT_S)
+        return replies(node, workers, limit_s)
+
+    monkeypatch.setattr(LocalNode, "replies", once_the_other_is_built)
     with (
-        pytest.raises(WorkersMissing, match=r"1 of 2 workers were ready .* Worker 0: no answer within 3.0 s") as caught,
-        batch(switch.fns("hang", "build"), timeouts=Timeouts(start_s=3.0)),
+        pytest.raises(WorkersMissing, match=r"1 of 2 workers were ready .* Worker 0: no answer within 0.5 s") as caught,
+        batch(switch.fns("hang", "build"), timeouts=Timeouts(start_s=0.5)),
     ):
         pass
-    assert (caught.value.arrived, caught.value.expected, caught.value.waited_s) == (1, 2, 3.0)
+    assert (caught.value.arrived, caught.value.expected, caught.value.waited_s) == (1, 2, 0.5)
 
 
 def test_a_first_start_that_dies(switch: Switch) -> None:
@@ -225,21 +236,29 @@ def test_a_first_start_that_dies(switch: Switch) -> None:
 
 @pytest.mark.fault("F05")
 def test_hanging_in_every_step(switch: Switch) -> None:
-    limits = Timeouts(step_s=0.2)
-    with batch(switch.fns("hang", "step"), timeouts=limits) as envs:
+    with batch(switch.fns("hang", "step"), timeouts=patient()) as envs:
         envs.reset(seed=1)
         switch.on()
-        _, error = step_until_it_gives_up(envs, WorkerLost)
+
+        def step() -> Any:
+            switch.met.unlink(missing_ok=True)
+            envs.step_async(actions(envs))
+            wait_for_answers(envs, 1)
+            # After a loss the first worker resets, and answers; in the step after that it hangs.
+            wait_until(lambda: switch.met.exists() or not envs._engine.node.wait([0], 0.0), LIMIT_S)
+            with hurried(envs, seconds=0.2):
+                return envs.step_wait()
+
+        _, error = step_until_it_gives_up(envs, WorkerLost, step)
         assert isinstance(error, WorkerLost)
         assert (error.slot, error.cause) == (1, "no answer to a step within 0.2 s")
         switch.off()
-        object.__setattr__(limits, "step_s", 30.0)
         goes_on(envs)
 
 
 def test_a_slot_that_fails_once_in_a_while_goes_on_for_ever() -> None:
     plan = dict.fromkeys(range(12, 200, 12), "raise")
-    with batch(counting(2, {1: plan}, length=1000), timeouts=QUICK) as envs:
+    with batch(counting(2, {1: plan}, length=1000)) as envs:
         envs.reset(seed=1)
         truncations = sum(int(envs.step(actions(envs))[3].sum()) for _ in range(100))
         assert truncations == 7, "every 12 steps of its life and one for the reset"

@@ -10,10 +10,10 @@ import numpy as np
 import psutil
 import pytest
 
-from clusterenv import EnvError, WorkerLost
+from clusterenv import EnvError, Timeouts, WorkerLost
 from clusterenv.policy.distributions import Categorical
 from tests.env.policies import Echo, Linear
-from tests.faults.kit import LIMIT_S, QUICK, OnceEnv, batch, each, ended, kill
+from tests.faults.kit import LIMIT_S, OnceEnv, batch, each, ended, kill
 from tests.zoo import CountingEnv, wait_until
 
 if TYPE_CHECKING:
@@ -130,14 +130,15 @@ def test_on_loss_raise_in_a_stream(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.fault("F05")
 def test_a_worker_that_hangs_is_replaced(tmp_path: pathlib.Path) -> None:
-    with batch(faulty(4, 2, tmp_path / "note", "hang"), timeouts=QUICK) as envs:
+    # Long enough for the worker that does not hang, however busy the machine.
+    with batch(faulty(4, 2, tmp_path / "note", "hang"), timeouts=Timeouts(step_s=5.0)) as envs:
         attached(envs)
         result = envs.rollout(8)
         assert result.worker_lost.tolist() == [False, False, True, True]
 
 
 def test_a_stopped_worker_is_replaced_in_a_stream() -> None:
-    with batch(each(4, CountingEnv, 10**6), timeouts=QUICK) as envs:
+    with batch(each(4, CountingEnv, 10**6), timeouts=Timeouts(step_s=2.0)) as envs:
         attached(envs)
         with envs.stream(steps=4, slots=2) as stream:
             next(stream)

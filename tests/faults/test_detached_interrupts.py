@@ -18,7 +18,7 @@ from tests.env.policies import Linear
 from tests.faults.interrupts import interrupted_when
 from tests.faults.kit import LIMIT_S, Gate, batch, each, ended, kill
 from tests.faults.scripts import head
-from tests.zoo import CountingEnv, wait_until
+from tests.zoo import CountingEnv, shared_files, wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -212,14 +212,14 @@ def test_a_script_that_ends_with_an_open_stream(last: str, tmp_path: pathlib.Pat
 
 @pytest.mark.parametrize("then", ["for _ in stream: pass", "stream.close()\nenvs.rollout(10**5)"])
 def test_a_head_that_is_killed(then: str, tmp_path: pathlib.Path) -> None:
-    shared = set(os.listdir("/dev/shm"))
+    shared = shared_files()
     with head(f"{START}\nsay('go')\n{then}\n", tmp_path) as script:
         script.hear("ready")
         script.answer()
         script.hear("go")
         os.kill(script.process.pid, signal.SIGKILL)
-        script.everybody_is_gone(5.0)
-        assert set(os.listdir("/dev/shm")) <= shared
+        script.everybody_is_gone()
+        assert shared_files() <= shared
 
 
 # Ends that nobody waits for.

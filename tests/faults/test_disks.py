@@ -13,7 +13,7 @@ import pytest
 from tests.cli.kit import SMALL
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LIMIT_S = 100.0
+LIMIT_S = 250.0
 
 FILL = """
 import pathlib, torch

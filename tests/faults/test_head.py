@@ -10,13 +10,10 @@ import pytest
 
 from tests.faults.kit import LIMIT_S
 from tests.faults.scripts import head
-from tests.zoo import wait_until
+from tests.zoo import shared_files, wait_until
 
 if TYPE_CHECKING:
     import pathlib
-
-# Promised: after the head's death everything is gone within seconds.
-SECONDS = 5.0
 
 START = """
 envs = ClusterEnv(counting(4), cluster="local:2")
@@ -63,15 +60,15 @@ KILLED_AT = {
 @pytest.mark.fault("F16")
 @pytest.mark.parametrize("then", KILLED_AT.values(), ids=KILLED_AT.keys())
 def test_killed_without_warning(then: str, tmp_path: pathlib.Path) -> None:
-    shared = set(os.listdir("/dev/shm"))
+    shared = shared_files()
     with head(f"{START}\n{then}\ntime.sleep(1000)\n", tmp_path) as script:
         script.hear("ready")
         script.answer()
         if then:
             script.hear("go")
         os.kill(script.process.pid, signal.SIGKILL)
-        script.everybody_is_gone(SECONDS)
-        assert set(os.listdir("/dev/shm")) <= shared
+        script.everybody_is_gone()
+        assert shared_files() <= shared
 
 
 def test_killed_while_a_forked_child_of_it_lives_on(tmp_path: pathlib.Path) -> None:
@@ -92,7 +89,7 @@ def test_killed_while_a_forked_child_of_it_lives_on(tmp_path: pathlib.Path) -> N
         script.family = family
         os.kill(script.process.pid, signal.SIGKILL)
         try:
-            script.everybody_is_gone(SECONDS)
+            script.everybody_is_gone()
             assert child.is_running()
         finally:
             child.kill()
@@ -107,10 +104,9 @@ def test_killed_while_it_starts(tmp_path: pathlib.Path) -> None:
     """
     with head(script_text, tmp_path) as script:
         wait_until((tmp_path / "building").exists, LIMIT_S)
-        script.note_family()
-        assert len(script.family) == 3
+        script.has_family(3)  # whoever builds first may be the only one yet
         os.kill(script.process.pid, signal.SIGKILL)
-        script.everybody_is_gone(SECONDS)
+        script.everybody_is_gone()
 
 
 def test_killed_while_an_environment_has_children_of_its_own(tmp_path: pathlib.Path) -> None:
@@ -127,7 +123,7 @@ def test_killed_while_an_environment_has_children_of_its_own(tmp_path: pathlib.P
         script.hear("ready")
         assert len(script.family) == 5
         os.kill(script.process.pid, signal.SIGKILL)
-        script.everybody_is_gone(SECONDS)
+        script.everybody_is_gone()
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGSEGV])
@@ -135,7 +131,7 @@ def test_ended_by_a_signal(how: signal.Signals, tmp_path: pathlib.Path) -> None:
     with head(START, tmp_path) as script:
         script.hear("ready")
         os.kill(script.process.pid, how)
-        script.everybody_is_gone(SECONDS)
+        script.everybody_is_gone()
         assert script.process.returncode == -how
 
 
@@ -190,11 +186,10 @@ while True:
 def test_interrupted(name: str, times: int, tmp_path: pathlib.Path) -> None:
     with head(MOMENTS[name], tmp_path) as script:
         wait_until((tmp_path / "now").exists, LIMIT_S)
-        script.note_family()
-        assert len(script.family) == 3
+        script.has_family(3)
         for _ in range(times):
             script.interrupt()
-        script.everybody_is_gone(SECONDS)
+        script.everybody_is_gone()
         assert script.process.returncode == -signal.SIGINT
         assert "KeyboardInterrupt" in script.complaints()
 
@@ -221,7 +216,7 @@ def test_interrupted_at_many_moments_of_its_life(tmp_path: pathlib.Path) -> None
             # What it has at this moment is whatever it has; what it starts after this is its own to end.
             script.note_family()
             script.interrupt()
-            script.everybody_is_gone(SECONDS)
+            script.everybody_is_gone()
             assert script.process.returncode == -signal.SIGINT
             # Anything started and not seen would still hold our pipe open: this read would not end.
             assert "KeyboardInterrupt" in script.complaints()

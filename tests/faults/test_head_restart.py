@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ import pytest
 
 from clusterenv.cli.exits import NOT_STARTED, OK
 from tests.faults.kit import LIMIT_S, ended
-from tests.zoo import wait_until
+from tests.zoo import quiet_port, wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -26,17 +25,11 @@ if TYPE_CHECKING:
     Head = subprocess.Popen[str]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 class Stage:
     """Heads and a node on one port and one folder; whatever is left is ended with the test."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self.folder, self.port = folder, free_port()
+        self.folder, self.port = folder, quiet_port()
         self._all = contextlib.ExitStack()
 
     def head(self) -> Head:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from clusterenv import Timeouts
 from tests.faults.interrupts import interrupted_when
-from tests.faults.kit import LIMIT_S, Gate, GatedEnv, OnceEnv, actions, batch, ended, kill
+from tests.faults.kit import LIMIT_S, Gate, GatedEnv, OnceEnv, actions, batch, ended, kill, patient
 from tests.zoo import counting, wait_until
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def test_in_recv(gate: Gate) -> None:
 @pytest.mark.parametrize("what", ["reset", "call"])
 def test_when_some_have_answered_and_some_have_not(what: str, gate: Gate) -> None:
     # The other worker answers at once. Its answer must not be forgotten, or it is waited for and the worker is lost.
-    with batch(gated(gate, in_reset=True, waits=-1), timeouts=Timeouts(call_s=3.0, reset_s=3.0)) as envs:
+    with batch(gated(gate, in_reset=True, waits=-1), timeouts=patient()) as envs:
         if what == "call":
             gate.open()
             envs.reset(seed=1)

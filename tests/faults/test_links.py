@@ -147,7 +147,7 @@ def test_a_partition_ends_the_node_and_another_takes_its_place(net: Network, tmp
     """Neither side is left in a half-alive state: the head gives the node up, and the node ends itself."""
     head, node = net.hosts
     sender, receiver = (head, node) if way == "the head is not heard" else (node, head)
-    with playing(head, node, tmp_path, 8, "shrink", "2") as pair:
+    with playing(head, node, tmp_path, 8, "shrink", "5") as pair:
         assert {restarts for _, _, restarts in pair.batches(5)} == {0}
         with net.partition(sender, receiver, one_way=way != "both ways"):
             wait_until(lambda: "is lost" in pair.words(), LIMIT_S, pair.words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,22 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from clusterenv import WorkerLost
-from tests.faults.kit import MODES, QUICK, OnceEnv, actions, batch, each, kill, lost, mask
-from tests.zoo import CountingEnv, counting
+from tests.faults.kit import (
+    LIMIT_S,
+    MODES,
+    SHORT_S,
+    OnceEnv,
+    actions,
+    batch,
+    each,
+    hurried,
+    kill,
+    lost,
+    mask,
+    patient,
+    wait_for_answers,
+)
+from tests.zoo import CountingEnv, counting, wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -26,7 +41,7 @@ CAUSES = {
     "kill": "its process was ended by signal 9 (SIGKILL)",
     "segfault": "its process was ended by signal 11 (SIGSEGV)",
     "exit": "its process ended with exit code 3",
-    "hang": "no answer to a step within 0.5 s",
+    "hang": f"no answer to a step within {SHORT_S} s",
 }
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 
@@ -37,6 +52,15 @@ def doomed(how: str, tmp_path: pathlib.Path, slot: int = 1, life: int = 3, **kwa
     fns = counting(4, **kwargs)
     fns[slot] = lambda: OnceEnv(slot, how, note, life=life, **kwargs)
     return fns
+
+
+def fateful_step(envs: ClusterEnv, how: str, tmp_path: pathlib.Path) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    """The step in which the doomed one dies, or hangs while the others have answered."""
+    envs.step_async(actions(envs))
+    wait_until((tmp_path / "note").exists, LIMIT_S)
+    wait_for_answers(envs, 1)
+    with hurried(envs) if how == "hang" else contextlib.nullcontext():
+        return envs.step_wait()
 
 
 def go_on(envs: ClusterEnv) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -52,13 +76,13 @@ def go_on(envs: ClusterEnv) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("how", DEATHS)
 def test_restart(how: str, mode: AutoresetMode, tmp_path: pathlib.Path) -> None:
-    with batch(doomed(how, tmp_path), autoreset_mode=mode, timeouts=QUICK, on_loss="restart") as envs:
+    with batch(doomed(how, tmp_path), autoreset_mode=mode, timeouts=patient(), on_loss="restart") as envs:
         envs.reset(seed=5)
         for step in (1, 2):
             observations = envs.step(actions(envs))[0]
             assert observations.tolist() == [[slot, step] for slot in range(4)]
         before = envs.worker_pids()
-        observations, rewards, terminated, truncated, infos = envs.step(actions(envs))
+        observations, rewards, terminated, truncated, infos = fateful_step(envs, how, tmp_path)
         assert truncated.tolist() == [True, True, False, False]
         assert not terminated.any()
         assert rewards.tolist() == [0, 0, 1, 1]
@@ -85,12 +109,12 @@ def test_restart(how: str, mode: AutoresetMode, tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("how", DEATHS)
 def test_raise(how: str, mode: AutoresetMode, tmp_path: pathlib.Path) -> None:
-    with batch(doomed(how, tmp_path), autoreset_mode=mode, timeouts=QUICK, on_loss="raise") as envs:
+    with batch(doomed(how, tmp_path), autoreset_mode=mode, timeouts=patient(), on_loss="raise") as envs:
         envs.reset(seed=5)
         for _ in (1, 2):
             envs.step(actions(envs))
         with pytest.raises(WorkerLost) as caught:
-            envs.step(actions(envs))
+            fateful_step(envs, how, tmp_path)
         error = caught.value
         assert (error.worker, error.slots, error.cause) == (0, range(2), CAUSES[how])
         assert (error.slot, error.seed, error.step) == (1, 6, 3)
@@ -104,10 +128,13 @@ def test_raise(how: str, mode: AutoresetMode, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.fault("F03")
 def test_a_stopped_worker_is_lost_at_the_limit_and_ended() -> None:
-    with batch(counting(4), timeouts=QUICK) as envs:
+    with batch(counting(4), timeouts=patient()) as envs:
         envs.reset(seed=1)
         pid = kill(envs, 0, signal.SIGSTOP)
-        truncated, infos = envs.step(actions(envs))[3:]
+        envs.step_async(actions(envs))
+        wait_for_answers(envs, 1)
+        with hurried(envs):
+            truncated, infos = envs.step_wait()[3:]
         assert truncated.tolist() == [True, True, False, False]
         assert lost(infos, 4) == [True, True, False, False]
         assert envs.step(actions(envs))[0].tolist() == [[0, 0], [1, 0], [2, 2], [3, 2]]

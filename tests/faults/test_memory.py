@@ -110,11 +110,10 @@ def test_a_stream_goes_on(cluster: str) -> None:
     with leaky(cluster) as envs:
         envs.attach(CleanRL(4, 2), seed=5, sync="on-change")
         with envs.stream(6, slots=2) as stream:
-            for count, fragments in enumerate(stream):
+            for fragments in stream:
                 told += fragments.slot[fragments.worker_lost].tolist()
                 if len(told) >= 2 * len(LEAKING):
                     break
-                assert count < 20_000
     assert sorted(set(told)) == LEAKING
 
 

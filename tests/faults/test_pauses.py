@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pathlib
 
 HEAD = """
-envs = clusterenv.make_vec("CartPole-v1", 4, cluster="tcp:nodes=2,workers=1,silence_s=1")
+envs = clusterenv.make_vec("CartPole-v1", 4, cluster="tcp:nodes=2,workers=1,silence_s=5")
 envs.reset(seed=1)
 envs.step([0] * 4)
 meet("playing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import random
@@ -14,8 +15,22 @@ from gymnasium.vector import AutoresetMode
 
 from clusterenv import Timeouts, WorkerLost
 from tests.faults.envs import TextEnv
-from tests.faults.kit import LIMIT_S, MODES, QUICK, Gate, OnceEnv, actions, batch, each, kill, lost, mask
-from tests.zoo import counting
+from tests.faults.kit import (
+    LIMIT_S,
+    MODES,
+    Gate,
+    OnceEnv,
+    actions,
+    batch,
+    each,
+    hurried,
+    kill,
+    lost,
+    mask,
+    patient,
+    wait_for_answers,
+)
+from tests.zoo import counting, wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -42,12 +57,15 @@ def test_slots_under_way_come_back_truncated(how: str, mode: AutoresetMode, tmp_
     note = str(tmp_path / "note")
     fns = counting(4)
     fns[0] = lambda: OnceEnv(0, how, note, life=2)
-    with batch(fns, autoreset_mode=mode, timeouts=QUICK) as envs:
+    with batch(fns, autoreset_mode=mode, timeouts=patient()) as envs:
         envs.reset(seed=5)
         envs.send(actions(envs))
         assert rows(envs.recv(min_slots=4)) == {slot: ([slot, 1], False, False) for slot in range(4)}
         envs.send([1, 1], slots=[0, 2])
-        got = rows(envs.recv(min_slots=2))
+        wait_until((tmp_path / "note").exists, LIMIT_S)
+        wait_for_answers(envs, 1)
+        with hurried(envs) if how == "hang" else contextlib.nullcontext():
+            got = rows(envs.recv(min_slots=2))
         shown = [0, 0] if mode is SAME else [0, 1]
         assert got == {0: (shown, True, True), 2: ([2, 2], False, False)}
 
@@ -87,6 +105,7 @@ def test_an_answer_that_was_ready_when_its_worker_died_is_kept(tmp_path: pathlib
         envs.reset(seed=5)
         envs.send([1, 1], slots=[0, 2])
         gate.wait()
+        wait_for_answers(envs, 0)
         with pytest.raises(multiprocessing.TimeoutError):
             envs.recv(min_slots=2, timeout=0.2)
         kill(envs, 0)
@@ -107,7 +126,7 @@ def test_a_dead_worker_is_noticed_though_another_keeps_the_head_busy(tmp_path: p
         envs.send([1, 1])
         seen: dict[int, Any] = {}
         ended = threading.Event()
-        timer = threading.Timer(10.0, ended.set)
+        timer = threading.Timer(LIMIT_S, ended.set)
         timer.start()
         try:
             while 0 not in seen and not ended.is_set():
@@ -129,7 +148,7 @@ def test_a_hung_worker_is_noticed_though_another_keeps_the_head_busy(tmp_path: p
         envs.send([1, 1])
         seen: dict[int, Any] = {}
         ended = threading.Event()
-        timer = threading.Timer(10.0, ended.set)
+        timer = threading.Timer(LIMIT_S, ended.set)
         timer.start()
         try:
             while 0 not in seen and not ended.is_set():
@@ -198,7 +217,7 @@ def test_a_broken_slot_does_not_swallow_the_request_of_its_neighbour(tmp_path: p
         timer.join()
         got: dict[int, Any] = {}
         while len(got) < 3:
-            got |= rows(envs.recv(timeout=5.0))
+            got |= rows(envs.recv(timeout=LIMIT_S))
         assert got == {0: ([0, 2], False, False), 1: ([1, 1], False, False), 2: ([2, 0], True, True)}
 
 

@@ -80,7 +80,7 @@ def test_mutations_reach_cuts_repeats_and_splices() -> None:
 
 
 def test_the_command_without_atheris(tmp_path: pathlib.Path) -> None:
-    assert run.main(run.Args(target="rules", seconds=1, atheris=False, out=tmp_path)) == 0
+    assert run.main(run.Args(target="rules", seconds=3, atheris=False, out=tmp_path)) == 0
     (found,) = json.loads((tmp_path / "fuzz.json").read_text())["found"]
     assert found["findings"] == []
     assert found["executions"] > 100

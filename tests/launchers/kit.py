@@ -14,7 +14,7 @@ from clusterenv import testing
 from clusterenv.launchers.base import NodeJob
 from tests.zoo import wait_until
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 KEYS = 'curve "canary-of-the-secret-key" $(echo no)'
 
 

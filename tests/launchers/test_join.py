@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 JOB = NodeJob(("--head", "tcp+curve://10.0.0.1:5555,tcp+curve://10.1.0.1:5555", "--import", "ale_py"), "secret", "py")
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 def test_the_line_to_type_names_head_token_and_modules(tmp_path: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shlex
+import signal
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -179,7 +180,7 @@ def test_an_answer_without_an_id_is_an_error_and_the_job_is_cancelled_by_name(
 
 @pytest.mark.fault("F50")
 def test_an_sbatch_that_hangs_is_given_up(fakes: Fakes, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_module, "COMMAND_S", 0.5)
+    monkeypatch.setattr(slurm_module, "COMMAND_S", 3.0)  # also for scancel, which must get as far as to note its call
     fakes.answers("sbatch", "12\n", first="sleep 1000 & sleep 1000")
     start_s = time.monotonic()
     with pytest.raises(LaunchError, match="handed in: sbatch did not answer within"):
@@ -200,10 +201,13 @@ def test_an_sbatch_that_is_not_there_is_told(fakes: Fakes, folder: pathlib.Path)
 
 
 def test_a_child_of_sbatch_that_lives_on_does_not_hold_us(fakes: Fakes, folder: pathlib.Path) -> None:
-    fakes.answers("sbatch", "12\n", first="sleep 3 &")
+    fakes.answers("sbatch", "12\n", first=f"sleep 1000 & echo $! > {folder}.pid")
     start_s = time.monotonic()
-    start(folder).close(LIMIT_S)
-    assert time.monotonic() - start_s < 3
+    try:
+        start(folder).close(LIMIT_S)
+        assert time.monotonic() - start_s < LIMIT_S
+    finally:
+        os.kill(int((folder.parent / f"{folder.name}.pid").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("odd", ["file", "/proc/nothing", "back\\slash"])

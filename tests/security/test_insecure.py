@@ -24,6 +24,7 @@ from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.node import joining
 from clusterenv.node.joining import Joining
 from clusterenv.private import write_private
+from clusterenv.testing import nodes_of
 from clusterenv.transport.security import make_keys
 from clusterenv.transport.sockets import Address, Hub, Link, parse_address
 from tests.cli.kit import SMALL
@@ -33,23 +34,24 @@ from tests.security.test_ports import is_loopback, listening
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 HOST, LIMIT_S = "127.0.0.1", 20.0
 LOOSE = Tcp(nodes=2, workers=1, insecure=True)
 
 
-def node_processes() -> list[str]:
-    """The command lines of the nodes that we have started."""
-    lines = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
-    return [line for line in lines if " -m clusterenv node " in line]
+def node_processes(before: Sequence[int] = ()) -> list[str]:
+    """The command lines of the nodes that we have started, beside those of batches that other tests share."""
+    lines = [" ".join(psutil.Process(pid).cmdline()) for pid in nodes_of() if pid not in before]
+    assert all(" -m clusterenv node " in line for line in lines)
+    return lines
 
 
 # Who asks for it gets it, and is told.
 
 
 def test_the_same_answers_without_encryption(caplog: pytest.LogCaptureFixture) -> None:
-    before = listening()
+    before, others = listening(), nodes_of()
     with contextlib.closing(make_vec("CartPole-v1", 3, cluster="inproc")) as envs:
         expected = trajectory(envs, 30, 7)
     with contextlib.closing(make_vec("CartPole-v1", 3, cluster=LOOSE)) as envs:
@@ -57,8 +59,8 @@ def test_the_same_answers_without_encryption(caplog: pytest.LogCaptureFixture) -
         assert len(new) == 1
         assert is_loopback(new[0][0]), "without keys above all"
         assert_same(trajectory(envs, 30, 7), expected)
-        assert len(node_processes()) == 2
-        assert all(" --insecure" in line and "tcp://127.0.0.1:" in line for line in node_processes())
+        assert len(node_processes(others)) == 2
+        assert all(" --insecure" in line and "tcp://127.0.0.1:" in line for line in node_processes(others))
     assert [(each.levelno, each.getMessage()) for each in caplog.records if each.getMessage() == INSECURE] == [
         (logging.WARNING, INSECURE)
     ]
@@ -70,6 +72,7 @@ def test_the_usual_is_encrypted(caplog: pytest.LogCaptureFixture, monkeypatch: p
         monkeypatch.setenv(name, "1")
     with contextlib.closing(make_vec(COUNTING, 2, cluster="tcp:nodes=2,workers=1")) as envs:
         envs.reset(seed=0)
+        assert node_processes()
         assert all("--insecure" not in line and "tcp+curve://" in line for line in node_processes())
     assert INSECURE not in caplog.text
 

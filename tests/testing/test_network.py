@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from clusterenv.testing import NetHost
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture
@@ -37,14 +38,17 @@ def net() -> Iterator[Network]:
 def reaches(sender: NetHost, receiver: NetHost) -> bool:
     """Whether a datagram arrives."""
     listen = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', 9)); print('on'); "
-    command = [sys.executable, "-uc", listen + "s.settimeout(0.5); print(s.recv(9))"]
-    with receiver.popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    # It looks once the datagram is sent: to start the sender may take long.
+    command = [sys.executable, "-uc", listen + "input(); s.settimeout(1.0); print(s.recv(9))"]
+    streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with receiver.popen(command, **streams) as process:
         process.stdout.readline()  # type: ignore[union-attr]
         send = (
             f"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('{receiver.address}', 9))"
         )
         sender.popen([sys.executable, "-c", send], stderr=subprocess.DEVNULL).wait(LIMIT_S)
-        return process.wait(LIMIT_S) == 0
+        process.communicate(b"\n", timeout=LIMIT_S)
+        return process.returncode == 0
 
 
 def test_hosts_see_one_another_and_not_us(net: Network) -> None:
@@ -114,12 +118,17 @@ def namespaces() -> set[int]:
 
 def test_nothing_is_left_of_it() -> None:
     needs_network()
-    with Network(2) as net:
-        pids = [host.pid for host in net.hosts] + [net.switch.pid]
-        mine = {os.stat(f"/proc/{pid}/ns/net").st_ino for pid in pids}
-        assert len(mine) == 3
-        assert mine <= namespaces()
-    assert not mine & namespaces()
+    with contextlib.ExitStack() as held:
+        with Network(2) as net:
+            pids = [host.pid for host in net.hosts] + [net.switch.pid]
+            # Held open, so that no new namespace, of another test, gets their numbers.
+            spaces = [os.open(f"/proc/{pid}/ns/net", os.O_RDONLY) for pid in pids]
+            for space in spaces:
+                held.callback(os.close, space)
+            mine = {os.fstat(space).st_ino for space in spaces}
+            assert len(mine) == 3
+            assert mine <= namespaces()
+        assert not mine & namespaces()
 
 
 def test_nothing_is_left_of_it_when_its_maker_is_killed() -> None:

@@ -36,27 +36,42 @@ def status(pid: int) -> str:
     return str(psutil.Process(pid).status())
 
 
+class Newcomers:
+    """What is found beside the workers and nodes of batches that other tests share, which are there already."""
+
+    def __init__(self) -> None:
+        self._workers, self._nodes = set(processes.workers_of()), set(processes.nodes_of())
+
+    def workers(self) -> list[int]:
+        return [pid for pid in processes.workers_of() if pid not in self._workers]
+
+    def nodes(self) -> list[int]:
+        return [pid for pid in processes.nodes_of() if pid not in self._nodes]
+
+
 @pytest.mark.parametrize("cluster", ["local:2", "tcp:nodes=2,workers=1"])
 def test_workers_and_nodes_are_found(cluster: str) -> None:
+    found = Newcomers()
     with clusterenv.make_vec("CartPole-v1", 2, cluster=cluster) as envs:
         envs.reset(seed=1)
-        assert processes.workers_of() == sorted(pid for pid in envs.worker_pids() if pid is not None)
-        nodes = processes.nodes_of()
+        assert found.workers() == sorted(pid for pid in envs.worker_pids() if pid is not None)
+        nodes = found.nodes()
         assert len(nodes) == (0 if cluster.startswith("local") else 2)
         assert all(psutil.Process(node).ppid() == os.getpid() for node in nodes)
         # Our parent may have other children, with workers of their own.
         assert set(processes.workers_of()) <= set(processes.workers_of(os.getppid()))
         for node in nodes:
             assert len(processes.workers_of(node)) == 1
-    assert processes.workers_of() == processes.nodes_of() == []
+    assert found.workers() == found.nodes() == []
 
 
 def test_a_killed_worker_is_not_found_any_more() -> None:
+    found = Newcomers()
     with clusterenv.make_vec("CartPole-v1", 2, cluster="local:2") as envs:
         envs.reset(seed=1)
-        victim, other = processes.workers_of()
+        victim, other = found.workers()
         assert processes.kill(victim)
-        wait_until(lambda: processes.workers_of() == [other], LIMIT_S)
+        wait_until(lambda: found.workers() == [other], LIMIT_S)
         assert envs.step(np.zeros(2, int))[3].any()
 
 

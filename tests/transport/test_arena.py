@@ -16,6 +16,7 @@ from clusterenv.errors import ConfigError
 from clusterenv.spaces import Leaf
 from clusterenv.transport.arena import Arena, ArenaSpec, Word, layout_size
 from tests.transport.peers import other_process
+from tests.zoo import shared_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,9 +160,9 @@ def test_a_failed_creation_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_there_is_no_name_to_leave_behind() -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = shared_files()
     with created(SMALL) as arena:
-        assert set(os.listdir("/dev/shm")) == before
+        assert shared_files() == before
         assert os.readlink(f"/proc/self/fd/{arena.fd}").startswith("/memfd:clusterenv")
         assert os.fstat(arena.fd).st_nlink == 0
 

@@ -102,10 +102,8 @@ def test_a_missing_file(path: pathlib.Path) -> None:
 
 def test_a_fifo_is_refused_and_does_not_block(path: pathlib.Path) -> None:
     os.mkfifo(path, 0o600)
-    began = time.monotonic()
     with pytest.raises(ConfigError, match="is not a regular file"):
-        read_key_file(path)
-    assert time.monotonic() - began < 1.0
+        read_key_file(path)  # would never return if it waited for somebody to write
 
 
 def test_a_folder_is_refused(path: pathlib.Path) -> None:
@@ -148,10 +146,10 @@ NO_KEYS: dict[str, bytes] = {
 @pytest.mark.parametrize("data", NO_KEYS.values(), ids=NO_KEYS.keys())
 def test_what_is_no_key_file_is_refused(path: pathlib.Path, data: bytes) -> None:
     private(path, data)
-    began = time.monotonic()
+    began = time.thread_time()  # of this thread alone, however busy the machine
     with pytest.raises(ConfigError, match=r"this is no key file of clusterenv, or it was cut off") as caught:
         read_key_file(path)
-    assert time.monotonic() - began < 1.0
+    assert time.thread_time() - began < 1.0
     assert parse_keys(GOOD).secret not in str(caught.value)
     assert caught.value.__cause__ is None, "no text of the file is shown"
     assert caught.value.__suppress_context__

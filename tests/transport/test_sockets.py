@@ -17,7 +17,7 @@ from clusterenv.errors import LaunchError
 from clusterenv.transport.security import NodeKeys, RunKeys, make_keys
 from clusterenv.transport.sockets import Address, Hub, Link
 from clusterenv.wire.frames import JOIN_BELOW, split
-from tests.zoo import wait_until
+from tests.zoo import quiet_port, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ def test_nobody_sends_and_nobody_waits_for_long(hub: Hub, keys: RunKeys) -> None
     began = time.monotonic()
     assert hub.receive(0.0) is None
     assert hub.receive(0.05) is None
-    assert 0.05 <= time.monotonic() - began < 2.0
+    assert 0.05 <= time.monotonic() - began < LIMIT_S
 
 
 def test_an_unknown_peer_is_told_about(hub: Hub, keys: RunKeys) -> None:
@@ -203,7 +203,7 @@ def test_a_head_without_encryption_gets_nothing_but_a_greeting(keys: RunKeys) ->
 
 
 def test_a_node_comes_back_to_a_head_that_was_gone(keys: RunKeys) -> None:
-    hub = Hub(keys, HOST)
+    hub = Hub(keys, HOST, quiet_port())  # nobody else gets it while it is closed
     try:
         with linked(keys.node, hub.port) as link:
             assert next_event(link) == "up"
@@ -305,7 +305,7 @@ def test_a_slow_handshake_is_cut_off(hub: Hub) -> None:
         with contextlib.suppress(ConnectionError):
             while raw.recv(4096):
                 pass
-        assert time.monotonic() - began < 10.0
+        assert time.monotonic() - began < LIMIT_S
 
 
 def test_what_is_in_no_message_of_ours_arrives_as_pieces_and_is_refused(hub: Hub, keys: RunKeys) -> None:

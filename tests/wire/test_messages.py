@@ -91,10 +91,10 @@ def test_a_message_of_the_head_is_none_of_a_node(message: Any) -> None:
 
 
 def refused(decode: Any, data: bytes) -> None:
-    began = time.monotonic()
+    began = time.thread_time()  # of this thread alone, however busy the machine
     with pytest.raises(ProtocolError) as caught:
         decode([data])
-    assert time.monotonic() - began < 1.0
+    assert time.thread_time() - began < 1.0
     assert len(str(caught.value)) < 500
 
 

@@ -461,14 +461,14 @@ def tag(name: str, content: Any) -> bytes:
 )
 def test_hostile_messages_are_refused(data: bytes) -> None:
     tracemalloc.start()
-    began = time.perf_counter()
+    began = time.thread_time()  # of this thread alone, however busy the machine
     try:
         with pytest.raises(ProtocolError):
             CODEC.unpack(data)
         assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - began < 2
+    assert time.thread_time() - began < 2
 
 
 def test_truth_is_one_or_zero() -> None:
