@@ -441,11 +441,15 @@ class LocalNode(Here):
 
     def _close_gently(self, limit_s: float | None) -> None:
         end = None if limit_s is None else time.monotonic() + limit_s
-        able = [handle.worker for handle in self._handles if handle.bound and not handle.lost]
-        late = self.wait(able, limit_s) if able else []
-        free = [worker for worker in able if worker not in late and not self._handles[worker].lost]
-        self.post({worker: Message("close", ()) for worker in free})
-        self.replies(free, None if end is None else max(0.05, end - time.monotonic()))
+        busy = [handle.worker for handle in self._handles if handle.bound and not handle.lost]
+        closing: list[int] = []
+        # Who has nothing to do closes while the others are waited for, and has the whole limit for it.
+        for patience_s in (0.0, limit_s):
+            late = self.wait(busy, patience_s) if busy else []
+            free = [worker for worker in busy if worker not in late and not self._handles[worker].lost]
+            self.post({worker: Message("close", ()) for worker in free})
+            busy, closing = late, closing + free
+        self.replies(closing, None if end is None else max(0.05, end - time.monotonic()))
 
     def _limit(self) -> float:
         # For messages that only fill a socket: a worker that does not read for this long is stuck.
