@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -20,7 +22,7 @@ from tests.cli.kit import PROGRAM, SMALL
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(autouse=True)
@@ -156,24 +158,67 @@ def test_a_signal_saves_and_leaves_nothing(long_run: subprocess.Popen[str], numb
     )
 
 
+@pytest.fixture
+def unread() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts runs whose output nobody reads: the pipe holds a few rows only."""
+    # As for most people: with a buffer, whose lock a thread that is stuck would hold.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments: str) -> subprocess.Popen[str]:
+            command = [*PROGRAM, *LONG, *arguments]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered)
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+            return process
+
+        yield start
+
+
+def saved(step: int) -> bool:
+    return pathlib.Path("runs", "latest", "checkpoints", f"{step:012d}.safetensors").exists()
+
+
+def rows_written() -> int:
+    file = pathlib.Path("runs", "latest", "metrics.csv")
+    return file.read_text().count("charts/SPS") if file.exists() else 0
+
+
 @pytest.mark.fault("F38")
-def test_a_console_that_nobody_reads_does_not_stop_the_run() -> None:
-    """The pipe holds a few rows only; the run has long ended when somebody reads them."""
-    few = [*LONG, "--total-steps", "3200"]
-    process = subprocess.Popen([*PROGRAM, *few], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
-    try:
-        last = pathlib.Path("runs", "latest", "checkpoints", "000000003200.safetensors")
-        wait_until(last.exists, limit_s=60.0)
-        out, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.communicate()
+def test_a_console_that_nobody_reads_does_not_stop_the_run(unread: Callable[..., subprocess.Popen[str]]) -> None:
+    process = unread("--total-steps", "3200")
+    wait_until(lambda: saved(3200), limit_s=60.0)
+    out, _ = process.communicate(timeout=60)
     rows = [json.loads(line) for line in out.splitlines()]
     assert process.returncode == 0
     assert rows[0]["global_step"] == 16
     assert rows[-1]["summary"]["steps"] == 3200
+
+
+@pytest.mark.fault("F38")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_nobody_reads_can_be_ended(
+    unread: Callable[..., subprocess.Popen[str]], number: int, code: int
+) -> None:
+    process = unread()
+    wait_until(lambda: rows_written() > 100, limit_s=60.0)  # far more than the pipe holds
+    process.send_signal(number)
+    assert process.wait(timeout=60) == code
+    assert list(pathlib.Path("runs", "latest", "checkpoints").iterdir())
+
+
+@pytest.mark.fault("F38")
+def test_a_run_that_has_ended_waits_for_a_reader_and_can_be_ended(
+    unread: Callable[..., subprocess.Popen[str]],
+) -> None:
+    process = unread("--total-steps", "3200")
+    wait_until(lambda: saved(3200), limit_s=60.0)
+    # Workers are gone when it says its last line, which fills the pipe.
+    wait_until(lambda: not psutil.Process(process.pid).children(recursive=True), limit_s=60.0)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
 
 
 def test_the_line_after_a_stop_says_how_to_go_on(

@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import threading
 import time
 import warnings
 import weakref
@@ -160,14 +161,16 @@ def test_an_environment_that_hangs_in_close_is_ended(make_local: Make, tmp_path:
 
 
 def test_close_takes_a_limit(make_local: Make, tmp_path: pathlib.Path) -> None:
-    envs = make_local(closing(2, tmp_path, {0: "hang", 1: "hang"}))
+    # Without the limit that is given here, it would be the minute that they hang.
+    envs = make_local(closing(2, tmp_path, {0: "hang", 1: "hang"}), timeouts=Timeouts(close_s=2 * HANG_S))
     began = time.monotonic()
     envs.close(timeout=0.2)
     assert time.monotonic() - began < HANG_S
 
 
 def test_terminate_does_not_wait(make_local: Make, tmp_path: pathlib.Path) -> None:
-    envs = make_local(closing(2, tmp_path, {0: "hang", 1: "hang"}))
+    # Without the limit that is given here, it would be the minute that they hang.
+    envs = make_local(closing(2, tmp_path, {0: "hang", 1: "hang"}), timeouts=Timeouts(close_s=2 * HANG_S))
     pids = processes(envs)
     began = time.monotonic()
     envs.close(terminate=True)
@@ -212,6 +215,26 @@ def test_close_waits_for_what_is_pending(
     with pytest.warns(UserWarning, match="pending call to `step`"):
         envs.close(timeout=0.2)
     assert closed_slots(tmp_path) == [1], "slot 0 never came back, slot 1 was closed in order"
+
+
+def test_who_is_idle_closes_while_another_is_waited_for(make_local: Make, tmp_path: pathlib.Path) -> None:
+    gate = tmp_path / "gate"
+    envs = make_local([*gated(1, gate, [0]), *closing(2, tmp_path)[1:]])
+    envs.reset()
+    envs.step_async([1, 1])
+    wait_for_answers(envs, 1)
+
+    def open_once_the_other_has_closed() -> None:
+        wait_until(lambda: closed_slots(tmp_path) == [1], LIMIT_S)
+        gate.touch()
+
+    opener = threading.Thread(target=open_once_the_other_has_closed)
+    opener.start()
+    began = time.monotonic()
+    with pytest.warns(UserWarning, match="pending call to `step`"):
+        envs.close(timeout=LIMIT_S)
+    assert time.monotonic() - began < LIMIT_S
+    opener.join()
 
 
 def test_close_closes_also_where_warnings_are_errors(make_local: Make) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import tomli_w
-import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from clusterenv.cli.options import parse
 from clusterenv.env.make import make_vec
 from clusterenv.errors import ConfigError
 from clusterenv.learners import catalog
+from clusterenv.learners.common import toml
 from clusterenv.learners.common.env_args import RESERVED, parse_env_args
 from clusterenv.learners.common.settings import from_table, to_table
 from clusterenv.learners.impala import IMPALA, IMPALAConfig
@@ -94,7 +94,7 @@ def test_names_that_make_vec_would_take_for_itself_are_reserved() -> None:
 
 def test_they_survive_the_file_of_a_run() -> None:
     config = IMPALAConfig(env_args=("delay=3", "game=Pong", 'text="a \\"b\\""'), last_inputs=True)
-    again = from_table(IMPALAConfig, tomllib.loads(tomli_w.dumps(to_table(config))))
+    again = from_table(IMPALAConfig, toml.loads(tomli_w.dumps(to_table(config))))
     assert again == config
     assert again.env_kwargs() == {"delay": 3, "game": "Pong", "text": 'a "b"'}
 

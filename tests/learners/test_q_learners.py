@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +67,35 @@ def test_a_run_that_keeps_its_memory_goes_on_with_it(kit: Any, tmp_path: pathlib
     update = next(iter(second.updates()))
     assert update.metrics[keys.REPLAY_SIZE.name] > items / 2, "the memory was there before the first batch"
     assert not torch.equal(next(first.network.parameters()), next(second.network.parameters()))
+
+
+def test_a_memory_of_other_settings_is_not_taken(
+    kit: Any, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    kit.run(kit.config(total_steps=10 * 64, keep_memory=True), checkpoints=checkpoints)
+    second = kit.LEARNER(
+        kit.config(total_steps=11 * 64, keep_memory=True, reward_scale=0.1),
+        checkpoints=checkpoints,
+        resume=checkpoints.load(),
+    )
+    assert next(iter(second.updates())).metrics[keys.REPLAY_SIZE.name] <= 64
+    assert "goes on with an empty memory" in caplog.text
+    assert "reward_scale=1.0, and this one has reward_scale=0.1" in caplog.text
+
+
+def test_observations_may_lie_in_a_folder(kit: Any, tmp_path: pathlib.Path) -> None:
+    settings = kit.config(total_steps=10 * 64)
+    kept = kit.run(settings)[0]
+    lying = kit.run(dataclasses.replace(settings, memory_folder=str(tmp_path / "scratch")))[0]
+    for one, two in zip(kept.network.parameters(), lying.network.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert list((tmp_path / "scratch").iterdir()) == [], "it has no name"
+
+
+def test_who_only_plays_needs_no_memory(kit: Any) -> None:
+    settings = kit.config(memory_folder="/nowhere/at/all", keep_memory=True, capacity=10**15)
+    assert updater(kit, settings.for_playing()).memory.nbytes < 10**6
 
 
 def test_what_is_judged_does_not_explore_and_suits_any_number_of_slots(kit: Any) -> None:

@@ -97,6 +97,9 @@ def test_who_never_reads_is_left_behind(reader: Reader, caplog: pytest.LogCaptur
     sink.close()
     assert not reader.closed
     assert "2 rows of metrics were not shown" in caplog.text
+    reader.reads.set()
+    wait_until(lambda: reader.closed, LIMIT_S)
+    assert reader.steps == [0], "and are not shown later, among other things"
 
 
 def test_what_it_raises_is_raised_where_the_metrics_come_from(reader: Reader) -> None:
@@ -105,8 +108,12 @@ def test_what_it_raises_is_raised_where_the_metrics_come_from(reader: Reader) ->
     sink = BackgroundSink(reader)
     write(sink, 0)
     wait_until(lambda: sink._problem is not None, LIMIT_S)
+    for step in (1, 2):
+        with pytest.raises(BrokenPipeError):
+            write(sink, step)
     with pytest.raises(BrokenPipeError):
-        write(sink, 1)
+        sink.close()
+    assert reader.closed
 
 
 def test_what_it_raises_last_is_raised_when_it_is_closed(reader: Reader) -> None:

@@ -180,7 +180,7 @@ def _play(options: EvalOptions, trained: Trained) -> tuple[Scores, list[str]]:
     """Play the episodes, then the first of them once more before a camera."""
     from clusterenv.learners.common import evaluate
 
-    learner = trained.entry.learner()(trained.config)
+    learner = trained.entry.learner()(trained.config.for_playing())
     slots = _slots(options, len(trained.config.all_tasks()))
     with _environments(options, trained, slots, options.cluster) as envs:
         if options.video is not None:

@@ -9,14 +9,14 @@ import json
 import math
 import os
 import signal
-import sys
 import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from clusterenv.cli.exits import FAILED, OK, Terminated, banner, complain, say
+from clusterenv.cli.direct import direct_stdout
+from clusterenv.cli.exits import FAILED, OK, Terminated, banner, complain, say, say_last
 from clusterenv.cli.live import JsonSink, LiveSink
 from clusterenv.cli.options import parse
 from clusterenv.clusters import Remote
@@ -129,14 +129,14 @@ def _views(entry: Entry, settings: LearnerConfig, run: RunOptions, folder: RunFo
         f"seed {settings.seed}"
     )
     if run.json:
-        return [BackgroundSink(JsonSink(sys.stdout))]
+        return [BackgroundSink(JsonSink(direct_stdout()))]
     if run.quiet:
         return []
-    console = Console()
+    console = Console(file=direct_stdout())
     if console.is_terminal:
         return [BackgroundSink(LiveSink(console, f"{title}. {_short(folder)}", settings.total_steps))]
     say(f"{title}. Run: {_short(folder)}")
-    return [BackgroundSink(ConsoleSink(sys.stdout))]
+    return [BackgroundSink(ConsoleSink(direct_stdout()))]
 
 
 def _say_end(summary: Summary, settings: LearnerConfig, folder: RunFolder, run: RunOptions) -> None:
@@ -144,9 +144,9 @@ def _say_end(summary: Summary, settings: LearnerConfig, folder: RunFolder, run: 
         say(json.dumps({"summary": {**asdict(summary), "saved": summary.saved, "run": _short(folder)}}))
         return
     scored = len(settings.scored_slots())
-    where = "" if scored == settings.num_envs else f" in the {scored} greediest of {settings.num_envs} slots"
+    where = "" if scored == settings.num_envs else f" of the {scored} slots that explore least"
     say(
-        f"Done: return {summary.final_return:.1f} over the last 100{where} of {summary.episodes:,} episodes, "
+        f"Done: return {summary.final_return:.1f} over the last 100 episodes{where}. {summary.episodes:,} episodes and "
         f"{summary.steps:,} steps in {summary.seconds:.0f} s ({summary.steps_per_second:,.0f} per second)."
     )
     for name, mean in summary.task_returns.items():
@@ -169,11 +169,11 @@ def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOpti
     """One line, after Ctrl-C."""
     again = f"clusterenv train {entry.name} --resume {_short(folder)}"
     if run.json:
-        say(json.dumps({"summary": {**asdict(summary), "run": _short(folder)}}))
+        say_last(json.dumps({"summary": {**asdict(summary), "run": _short(folder)}}))
     elif summary.steps:
-        say(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}")
+        say_last(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}")
     else:
-        say("Stopped before the first update; there is nothing to go on from.")
+        say_last("Stopped before the first update; there is nothing to go on from.")
 
 
 @contextlib.contextmanager

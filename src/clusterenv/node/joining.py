@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
-_REMEMBERED = 100  # nodes that are lost, beside one for each place: should they come back, they are told so
+_REMEMBERED = 100  # nodes that are lost, beside as many as there are places: should they come back, they are told so
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
 
 

@@ -210,7 +210,7 @@ def test_a_memory_that_cannot_be_saved_or_read_stops_nobody(
     path.write_bytes(b"damaged")
     other = updater(keep_memory=True)
     other.load_beside(tmp_path)
-    assert "this run starts with an empty memory: " in caplog.text
+    assert "this run goes on with an empty memory: " in caplog.text
     assert other.kept.items == []
 
 

@@ -241,6 +241,6 @@ def test_steps_of_a_slot_that_is_not_there_are_refused_before_anything_is_writte
 def test_rewards_that_are_not_finite_are_refused_before_anything_is_written(bad: float) -> None:
     batch, replay = World(SLOTS).play(20, [0, 0, 1]), replay_of(Cutting(4, 2, 2))
     batch.reward[3, 2] = bad
-    with pytest.raises(ConfigError, match=rf"slot 1 is {re.escape(str(bad))} at step 3 .* environment gave it"):
+    with pytest.raises(ConfigError, match=rf"slot 1 is {re.escape(str(bad))} at step 3 .* environment, which gave it"):
         replay.add(batch)
     assert len(replay) == 0

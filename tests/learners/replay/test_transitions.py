@@ -297,6 +297,6 @@ def test_without_a_future_only_the_first_reward_counts() -> None:
 def test_rewards_that_are_not_finite_are_refused_before_anything_is_written(bad: float) -> None:
     batch, replay = World(SLOTS).play(4, [0, 0, 1]), replay_of()
     batch.reward[3, 2] = bad
-    with pytest.raises(ConfigError, match=rf"slot 1 is {re.escape(str(bad))} at step 3 .* environment gave it"):
+    with pytest.raises(ConfigError, match=rf"slot 1 is {re.escape(str(bad))} at step 3 .* environment, which gave it"):
         replay.add(batch)
     assert len(replay) == 0

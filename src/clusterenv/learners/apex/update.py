@@ -39,7 +39,7 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
             network.distribution.action,
             n_step=config.n_step,
             gamma=config.gamma,
-            **config.memory(),
+            **config.memory_settings(),
         )
         super().__init__(config, network, _optimizer(config, network), memory)
 

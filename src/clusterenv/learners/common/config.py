@@ -134,6 +134,10 @@ class LearnerConfig:
         """Transitions in one batch."""
         return self.rollout_steps * self.batch_slots
 
+    def for_playing(self) -> LearnerConfig:
+        """The same for somebody who only plays: what is needed to learn takes no room."""
+        return self
+
     def scored_slots(self) -> range:
         """The slots whose returns tell how good the policy is; not those that explore for the others."""
         return range(self.num_envs)

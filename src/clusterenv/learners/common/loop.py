@@ -68,7 +68,7 @@ class Learner(abc.ABC, Generic[Config]):
         self._tracker = Tracker(workers=0, full_bytes=0)
         self._means = Means()
         self._stats: dict[str, Any] = {}
-        self._earlier_s, self._seconds, self._saved_at = 0.0, 0.0, 0.0
+        self._began, self._earlier_s, self._seconds, self._saved_at = 0.0, 0.0, 0.0, 0.0
         self._interrupted, self._epoch = False, 0
 
     @abc.abstractmethod
@@ -135,7 +135,7 @@ class Learner(abc.ABC, Generic[Config]):
         }
         self.checkpoints.save(tracker.steps, self.updater.tensors(), facts)
         self.updater.save_beside(self.checkpoints.folder)
-        self._saved_at = self._seconds
+        self._saved_at = self._clock()  # what takes long to save is not saved all the time
 
     def publish(self, source: Source) -> None:
         """Tell whoever acts of a new version."""
@@ -186,16 +186,20 @@ class Learner(abc.ABC, Generic[Config]):
             raise
 
     def _loop(self, source: Source) -> Iterator[Update]:
-        began, done, count = time.perf_counter(), False, 0
+        self._began, done, count = time.perf_counter(), False, 0
         while not done:
             self._learn(source)
-            self._seconds = self._earlier_s + time.perf_counter() - began
+            self._seconds = self._clock()
             done, count = self._done(), count + 1
             told = self._tell(source) if done or count % self.config.record_every == 0 else None
             if done or self._seconds - self._saved_at >= self.config.checkpoint_every_s:
                 self.save()
             if told is not None:
                 yield told
+
+    def _clock(self) -> float:
+        """Seconds of the run so far, with those before it was resumed."""
+        return self._earlier_s + time.perf_counter() - self._began
 
     def _learn(self, source: Source) -> None:
         """One update, with a new batch if there is one or if it takes one."""

@@ -77,6 +77,11 @@ class R2D2Config(QConfig):
             )
 
     @property
+    def least_capacity(self) -> int:
+        """Steps without which nothing could be learned from."""
+        return self.num_envs * max(self.rollout_steps, 2 * (self.burn_in + self.length))
+
+    @property
     def sequences_per_batch(self) -> int:
         """About how many sequences a batch completes, if episodes are long."""
         return max(1, self.batch_size // (self.length - self.overlap))

@@ -43,7 +43,7 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
             length=config.length,
             burn_in=config.burn_in,
             overlap=config.overlap,
-            **config.memory(),
+            **config.memory_settings(),
         )
         adam = torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=config.adam_epsilon)
         super().__init__(config, network, adam, memory)

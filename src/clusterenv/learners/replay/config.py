@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterenv.errors import ConfigError
@@ -72,7 +72,16 @@ class ReplayConfig(LearnerConfig):
         """About how many steps are played before the first update."""
         return self.learning_starts
 
-    def memory(self) -> dict[str, Any]:
+    @property
+    def least_capacity(self) -> int:
+        """Steps without which nothing could be learned from."""
+        return self.num_envs * max(self.rollout_steps, 2 * self.n_step)
+
+    def for_playing(self) -> ReplayConfig:
+        """The same with a memory that holds next to nothing."""
+        return replace(self, capacity=self.least_capacity, learning_starts=0, memory_folder=None, keep_memory=False)
+
+    def memory_settings(self) -> dict[str, Any]:
         """What every memory is made with."""
         return {
             "slots": self.num_envs,
@@ -82,6 +91,7 @@ class ReplayConfig(LearnerConfig):
             "beta": self.importance_exponent,
             "seed": self.seed,
             "folder": self.memory_folder,
+            "about": {"reward": self.reward, "reward_scale": self.reward_scale},
         }
 
     def _check_memory(self) -> None:
@@ -96,8 +106,9 @@ class ReplayConfig(LearnerConfig):
                 f"{starts} takes about {needed} of the total_steps={self.total_steps}: nothing would be learned. "
                 "Raise total_steps or lower learning_starts."
             )
-        if self.capacity < self.num_envs * self.rollout_steps:
+        if self.capacity < self.least_capacity:
             raise ConfigError(
                 f"capacity={self.capacity} is shared by num_envs={self.num_envs}, each of which sends rollout_steps="
-                f"{self.rollout_steps} at a time. Raise it to at least {self.num_envs * self.rollout_steps}."
+                f"{self.rollout_steps} at a time, and needs room for two items. Raise it to at least "
+                f"{self.least_capacity}."
             )

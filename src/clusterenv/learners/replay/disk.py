@@ -105,6 +105,8 @@ def save(folder: str | os.PathLike[str], settings: Mapping[str, Any], facts: Any
     root.mkdir(parents=True, exist_ok=True)
     before = _kept(root)
     number = int(before[-1].name) + 1 if before else 1
+    for left in root.glob(".*.new"):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     aside = pathlib.Path(tempfile.mkdtemp(prefix=".", suffix=".new", dir=root))
     try:
         table = {name: _write(aside / name, array) for name, array in arrays.items()}
@@ -112,6 +114,7 @@ def save(folder: str | os.PathLike[str], settings: Mapping[str, Any], facts: Any
         about["hash"] = _hash_of(about)
         _forced(aside / _FACTS, [json.dumps(about).encode()])
         aside.rename(root / f"{number:06d}")
+        _force_names(root)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -147,7 +150,7 @@ class Saved:
             if saved.get(name) != value:
                 raise ConfigError(
                     f"the memory in {self._folder} was saved with {name}={saved.get(name)}, and this one has "
-                    f"{name}={value}. Make it with the same settings, or start with an empty one."
+                    f"{name}={value}. Make it with the same settings, or leave it empty."
                 )
 
     @property
@@ -176,13 +179,11 @@ class Saved:
             sound = about.pop("hash") == _hash_of(about) and about["format"] == FORMAT
             sound = sound and all(_hash_file(self._folder / n) == told["hash"] for n, told in about["arrays"].items())
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise WeightsCorrupt(
-                f"the memory in {self._folder} cannot be read: {error}. Start with an empty one."
-            ) from error
+            raise WeightsCorrupt(f"the memory in {self._folder} cannot be read: {error}.") from error
         if not sound:
             raise WeightsCorrupt(
                 f"the memory in {self._folder} is damaged, or of another version: its content does not have the hash "
-                "that was saved with it. Start with an empty one."
+                "that was saved with it."
             )
         return about
 
@@ -217,6 +218,15 @@ def _forced(path: pathlib.Path, parts: list[Any]) -> None:
             file.write(part)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _force_names(folder: pathlib.Path) -> None:
+    """A new name is on the disk only once its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _hash_of(about: Mapping[str, Any]) -> str:

@@ -152,9 +152,10 @@ class Lanes:
             t, n = (int(index[0]) for index in bad.nonzero())
             raise ConfigError(
                 f"the reward of slot {batch.slot[n]} is {batch.reward[t, n]} at step {t} of its fragment of {batch.T}, "
-                "but must be a finite float32: one that is not would spoil the network for good. The environment gave "
-                "it: look there."
+                "but must be a finite float32: one that is not would spoil the network for good. Look at the "
+                "environment, which gave it, and at reward_scale."
             )
+        self._refuse_jumps(spaces.take_apart(self._space, batch.obs), batch.first)
 
     def write(self, batch: Batch, columns: Array) -> None:
         """Put fragments at the ends of their lanes.
@@ -169,7 +170,6 @@ class Lanes:
         if len(columns) < batch.N:
             seen = [leaf[:, columns] for leaf in seen]
         first = batch.first[:, columns]
-        self._refuse_jumps(seen, first)
         begins = first[:-1].copy()
         begins[0] = self._begin(slot, batch.worker_lost[columns] | first[0], [leaf[0] for leaf in seen])
         where = self.place(slot, start + steps)  # [T + 1, n]
@@ -298,7 +298,7 @@ class Lanes:
         return begins
 
     def _refuse_jumps(self, seen: list[Array], first: Array) -> None:
-        """Raise if stacks of frames are none. Nothing was written yet."""
+        """Raise if stacks of frames are none."""
         for leaf, depth in zip(seen, self._depths, strict=True):
             if depth > 1 and len(leaf) > 1:
                 frames.refuse_jumps(leaf[:-1], leaf[1:], ~first[1:])

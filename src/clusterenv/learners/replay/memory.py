@@ -14,7 +14,7 @@ from clusterenv.learners.replay.priorities import Sample, importance, refuse_bad
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -37,6 +37,8 @@ class Replay(abc.ABC, Generic[Data]):
         thoughts: what the policy thought of the steps; None if nobody asks.
         prioritized: whether new priorities count.
         seed: of the drawing.
+        about: what else a memory must have in common with another to take over what that saved, such as what became of
+            rewards before they came here; anything that JSON holds.
 
     Attributes:
         kind: what an item is called.
@@ -45,10 +47,17 @@ class Replay(abc.ABC, Generic[Data]):
     kind: ClassVar[str]
 
     def __init__(
-        self, lanes: Lanes, priorities: Priorities | None, thoughts: Thoughts | None, *, prioritized: bool, seed: int
+        self,
+        lanes: Lanes,
+        priorities: Priorities | None,
+        thoughts: Thoughts | None,
+        *,
+        prioritized: bool,
+        seed: int,
+        about: Mapping[str, Any] | None,
     ) -> None:
         self._lanes, self._priorities, self._thoughts = lanes, priorities, thoughts
-        self._prioritized = prioritized
+        self._prioritized, self._about = prioritized, dict(about or {})
         self._random = np.random.default_rng(seed)
         self._is_whole = True
 
@@ -89,10 +98,10 @@ class Replay(abc.ABC, Generic[Data]):
         """Write everything into a folder, with a hash. What was saved there before goes when this is in place.
 
         Raises:
-            ConfigError: the last `add` was interrupted, so that it is not known what is there.
+            ConfigError: an `add` or `load` was interrupted, so that it is not known what is there.
         """
         if not self._is_whole:
-            raise ConfigError("a batch was half added when it was interrupted: this memory cannot be saved any more.")
+            raise ConfigError("this memory was interrupted while it took something in: it cannot be saved any more.")
         arrays = {f"{name}.{each}": array for name, part in self._parts.items() for each, array in part.saved().items()}
         arrays |= {f"items.{name}": array for name, array in self._saved().items()}
         disk.save(folder, self._settings(), self._random.bit_generator.state, arrays)
@@ -105,10 +114,12 @@ class Replay(abc.ABC, Generic[Data]):
             WeightsCorrupt: it is damaged. This one is as it was.
         """
         saved = disk.Saved(folder, self._settings())
+        self._is_whole = False
         for name, part in self._parts.items():
             part.restore(saved, name)
         self._restore(saved, "items")
         self._random.bit_generator.state = saved.facts
+        self._is_whole = True
 
     @abc.abstractmethod
     def _cut(self, slot: Array, k: Array) -> Data:
@@ -124,7 +135,14 @@ class Replay(abc.ABC, Generic[Data]):
 
     def _settings(self) -> dict[str, Any]:
         """What a memory must have in common with another to take over what that saved."""
-        return {"kind": self.kind, "prioritized": self._prioritized, **self._lanes.settings()}
+        alpha = self._priorities.alpha if self._prioritized and self._priorities is not None else None
+        return {
+            "kind": self.kind,
+            "prioritized": self._prioritized,
+            "alpha": alpha,
+            **self._about,
+            **self._lanes.settings(),
+        }
 
     def _draw(self, count: int) -> tuple[Array, Array, Array]:
         """Slot, step and weight of items, by their priorities."""
@@ -136,9 +154,9 @@ class Replay(abc.ABC, Generic[Data]):
     @contextlib.contextmanager
     def _adding(self) -> Iterator[None]:
         """Around what writes a batch: an interrupt in the middle of it leaves steps without what belongs to them."""
-        self._is_whole = False
+        before, self._is_whole = self._is_whole, False
         yield
-        self._is_whole = True
+        self._is_whole = before
 
     @property
     def _parts(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Priorities:
         for name, value in (("alpha", alpha), ("beta", beta)):
             if not 0.0 <= value <= 1.0:
                 raise ConfigError(f"{name}={value} of a replay must be from 0 to 1.")
-        self._tree, self._alpha, self.beta = SumTree(places), alpha, beta
+        self._tree, self.alpha, self.beta = SumTree(places), alpha, beta
         self.largest = 1.0
 
     @staticmethod
@@ -82,7 +82,7 @@ class Priorities:
         """Give these places a priority; NaN for those whose own is not known."""
         self.largest = max(self.largest, float(np.nanmax(priorities, initial=0.0)))
         known = np.where(np.isnan(priorities), self.largest, priorities)
-        self._tree.set(places, (known + _LEAST) ** self._alpha)
+        self._tree.set(places, (known + _LEAST) ** self.alpha)
 
     def set_largest(self, places: Array) -> None:
         """Give these places the largest priority so far, since their own is not known."""

@@ -43,9 +43,9 @@ class QConfig(ReplayConfig):
         """The share of random actions in each slot."""
         return epsilon_ladder(self.num_envs, self.epsilon, self.epsilon_power)
 
-    def memory(self) -> dict[str, Any]:
+    def memory_settings(self) -> dict[str, Any]:
         """What every memory is made with."""
-        return {**super().memory(), "stacked": self.stacked}
+        return {**super().memory_settings(), "stacked": self.stacked}
 
     def scored_slots(self) -> range:
         """The slots whose returns tell how good the policy is: the greediest third, if they differ."""

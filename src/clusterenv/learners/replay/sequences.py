@@ -16,6 +16,7 @@ from clusterenv.learners.replay.thoughts import Thoughts, refuse_bad_values, ref
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     import numpy.typing as npt
     from gymnasium import Space
@@ -109,6 +110,7 @@ class SequenceReplay(Replay[Sequences]):
         seed: of the drawing.
         stacked: images are stacks of frames, the newest last, as those of Atari: keep each frame once.
         folder: keep observations in a file there, and not in memory. It is gone with the process.
+        about: what else must be the same where something saved is loaded, such as what was done to rewards.
 
     Example:
         >>> from gymnasium.spaces import Box
@@ -139,6 +141,7 @@ class SequenceReplay(Replay[Sequences]):
         seed: int = 0,
         stacked: bool = False,
         folder: str | os.PathLike[str] | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         refuse_no_count(slots=slots, capacity=capacity, length=length, burn_in=burn_in, overlap=overlap)
         if min(slots, length) < 1 or burn_in < 0 or not 0 <= overlap < length:
@@ -166,7 +169,7 @@ class SequenceReplay(Replay[Sequences]):
         alpha, beta = (alpha, beta) if prioritized else (0.0, 0.0)
         priorities = Priorities(slots * steps, alpha=alpha, beta=beta)
         thoughts = Thoughts(lanes) if prioritized else None
-        super().__init__(lanes, priorities, thoughts, prioritized=prioritized, seed=seed)
+        super().__init__(lanes, priorities, thoughts, prioritized=prioritized, seed=seed, about=about)
         self._cutting, self._state = Cutting(length, burn_in, overlap), state
         self._episodes = [_Episode(0, False, 0, 0)] * slots
         # Of each lane what can be drawn, oldest first: the first step of burn-in, and the first to learn from.
@@ -201,13 +204,17 @@ class SequenceReplay(Replay[Sequences]):
         return np.concatenate([np.zeros(0, np.int64), *made])
 
     def acted(self, ids: Array) -> Acted:
-        """What the policy that acted thought of these sequences, which `add` has just named."""
+        """What the policy that acted thought of these sequences, which `add` has just named.
+
+        Of those that a later fragment of the same batch has pushed out again there is nothing.
+        """
         if self._thoughts is None:
             raise ConfigError("a memory that draws all alike keeps no values: make it with prioritized=True.")
         slot, start = self._lanes.find(ids)
         k = start + np.arange(self._cutting.length)[:, None]
         flags = self._lanes.flags(slot, k)
         mask = np.cumsum(flags & ENDED != 0, axis=0) - (flags & ENDED != 0) == 0
+        mask &= start >= self._lanes.oldest[slot]
         flags = np.where(mask, flags, 0)
         following = np.where(mask & (flags & ENDED == 0), self._thoughts.best(slot, k + 1), np.float32(np.nan))
         return Acted(

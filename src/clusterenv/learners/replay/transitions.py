@@ -15,6 +15,7 @@ from clusterenv.learners.replay.thoughts import Thoughts, refuse_bad_values, ref
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     import numpy.typing as npt
     from gymnasium import Space
@@ -63,6 +64,7 @@ class TransitionReplay(Replay[Transitions]):
         seed: of the drawing.
         stacked: images are stacks of frames, the newest last, as those of Atari: keep each frame once.
         folder: keep observations in a file there, and not in memory. It is gone with the process.
+        about: what else must be the same where something saved is loaded, such as what was done to rewards.
 
     Example:
         >>> from gymnasium.spaces import Box
@@ -90,6 +92,7 @@ class TransitionReplay(Replay[Transitions]):
         seed: int = 0,
         stacked: bool = False,
         folder: str | os.PathLike[str] | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         refuse_no_count(slots=slots, capacity=capacity, n_step=n_step)
         if min(slots, n_step) < 1 or capacity < 2 * slots * n_step:
@@ -110,7 +113,7 @@ class TransitionReplay(Replay[Transitions]):
         )
         priorities = Priorities(slots * lanes.steps, alpha=alpha, beta=beta) if prioritized else None
         thoughts = Thoughts(lanes) if prioritized else None
-        super().__init__(lanes, priorities, thoughts, prioritized=prioritized, seed=seed)
+        super().__init__(lanes, priorities, thoughts, prioritized=prioritized, seed=seed, about=about)
         self._n_step, self._gamma = n_step, gamma
         self._done = np.zeros(slots, np.int64)  # steps of each slot from which a complete transition starts
 

@@ -66,6 +66,13 @@ class Drawn(Protocol):
         """A NamedTuple of arrays."""
 
 
+class LearnsScale(Protocol):
+    """A network that may normalise what it observes, as all of ours."""
+
+    def learn_scale(self, obs: Any) -> None:
+        """Take observations with n rows into the running mean and variance, if there is one."""
+
+
 class Memory(Protocol):
     """What the loop of a learner asks of a memory."""
 
@@ -125,9 +132,8 @@ class ReplayUpdater(Updater[Config, Net]):
     def learn_scale(self, batch: Batch) -> None:
         """Let the policy learn the scale of observations from a batch of arrays, if it is to."""
         if self.config.normalize_observations:
-            device, policy = self.config.device, cast("Any", self.acting)
-            seen = trees.each(lambda array: torch.as_tensor(array[:-1], device=device), batch.obs)
-            policy.learn_scale(trees.rows(seen))
+            seen = trees.each(lambda array: torch.as_tensor(array[:-1], device=self.config.device), batch.obs)
+            cast("LearnsScale", self.acting).learn_scale(trees.rows(seen))
 
     @property
     def needs_batch(self) -> bool:
@@ -174,7 +180,7 @@ class ReplayUpdater(Updater[Config, Net]):
                 self.memory.save(folder / _MEMORY)
             except (OSError, ConfigError) as error:
                 # The checkpoint is there, and the memory that was saved before this one: the run can go on.
-                _log.warning("the memory was not saved: %s", error)
+                _log.warning("the memory was not saved: %s", str(error))
 
     def load_beside(self, folder: pathlib.Path) -> None:
         """Take the memory that was saved, if there is one."""
@@ -182,8 +188,8 @@ class ReplayUpdater(Updater[Config, Net]):
             return
         try:
             self.memory.load(folder / _MEMORY)
-        except WeightsCorrupt as error:
-            _log.warning("this run starts with an empty memory: %s", error)
+        except (WeightsCorrupt, ConfigError) as error:  # damaged, or of other settings
+            _log.warning("this run goes on with an empty memory: %s", str(error))
             return
         self.limiter.resume(len(self.memory))
 

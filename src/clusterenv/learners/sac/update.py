@@ -40,7 +40,7 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
             distribution.action,
             n_step=config.n_step,
             gamma=config.gamma,
-            **config.memory(),
+            **config.memory_settings(),
         )
         self._parts = flatten(network.actor), flatten(network.critic)
         optimizer = _optimizer(config, self._parts, network.log_temperature)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from clusterenv.metrics.recorder import Sink
 
+    Row = tuple[dict[str, float], int, float]
+
 _log = logging.getLogger(__name__)
 
 
@@ -22,9 +24,9 @@ class BackgroundSink:
     stuck, the newest rows wait for it, and the oldest of them are dropped.
 
     Args:
-        sink: the other one. What it raises is raised by the next call here.
+        sink: the other one. What it raises is raised here from then on.
         rows: how many may wait.
-        close_s: how long `close` waits for those; after that they are left behind, and so is the thread.
+        close_s: how long `close` waits for those; after that they are dropped, and the thread is left behind.
 
     Attributes:
         dropped: how many rows were.
@@ -33,7 +35,7 @@ class BackgroundSink:
     def __init__(self, sink: Sink, rows: int = 1000, close_s: float = 5.0) -> None:
         self.dropped = 0
         self._sink, self._close_s = sink, close_s
-        self._rows: deque[tuple[dict[str, float], int, float]] = deque(maxlen=rows)
+        self._rows: deque[Row] = deque(maxlen=rows)
         self._change = threading.Condition()
         self._closing = False
         self._problem: Exception | None = None
@@ -44,7 +46,8 @@ class BackgroundSink:
     def write(self, values: Mapping[str, float], global_step: int, seconds: float) -> None:
         """Take the values of one moment."""
         with self._change:
-            self._raise()
+            if self._problem is not None:
+                raise self._problem
             self.dropped += len(self._rows) == self._rows.maxlen
             self._rows.append((dict(values), global_step, seconds))
             self._change.notify()
@@ -55,26 +58,26 @@ class BackgroundSink:
             self._closing = True
             self._change.notify()
         self._thread.join(self._close_s)
-        if self._thread.is_alive():
+        with self._change:
             self.dropped += len(self._rows)
+            self._rows.clear()
+            if self._problem is not None:
+                raise self._problem
         if self.dropped:
             _log.warning("%d rows of metrics were not shown, since nobody read them in time.", self.dropped)
-        self._raise()
 
     def _work(self) -> None:
         try:
-            while (row := self._next()) is not None:
-                self._sink.write(*row)
-            self._sink.close()
+            try:
+                while (row := self._next()) is not None:
+                    self._sink.write(*row)
+            finally:
+                self._sink.close()
         except Exception as error:  # it is raised where the metrics come from
-            self._problem = error
+            with self._change:
+                self._problem = error
 
-    def _next(self) -> tuple[dict[str, float], int, float] | None:
+    def _next(self) -> Row | None:
         with self._change:
             self._change.wait_for(lambda: self._rows or self._closing)
             return self._rows.popleft() if self._rows else None
-
-    def _raise(self) -> None:
-        problem, self._problem = self._problem, None
-        if problem is not None:
-            raise problem
