@@ -124,6 +124,14 @@ def test_a_wrong_request_is_one_message(
     assert "Traceback" not in told
 
 
+def test_of_slots_that_explore_only_some_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--env-id", "clusterenv/Catch-v0", "--cluster", "inproc", "--num-envs", "6", "--total-steps", "600")
+    assert main(["train", "apex", *small, "--learning-starts", "100", "--runtime", "torch"]) == 0
+    assert "over the last 100 episodes of the 2 slots that explore least." in capsys.readouterr().out
+    assert main(["eval", "runs/latest", "--episodes", "2", "--cluster", "inproc"]) == 0
+    assert "2 episodes, greedy actions" in capsys.readouterr().out
+
+
 LONG = [
     *("train", "ppo", "--cluster", "local:1", "--num-envs", "2", "--rollout-steps", "8", "--total-steps", "100000000"),
     *("--epochs", "1", "--minibatches", "1", "--runtime", "torch", "--json"),
