@@ -29,9 +29,9 @@ lint: setup
 	$(BIN)/codespell src tests docs examples benchmarks experiments fuzz README.md CHANGELOG.md SECURITY.md
 	$(BIN)/python scripts/check_sizes.py
 
-# In random order, on two processes; documentation examples are tests too.
+# In random order, on three processes, since some of them wait; documentation examples are tests too.
 test: setup lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 	$(BIN)/python -m pytest -p no:randomly --doctest-modules src/clusterenv
 
 bench: setup

@@ -32,7 +32,7 @@ class BackgroundSink:
         dropped: how many rows were.
     """
 
-    def __init__(self, sink: Sink, rows: int = 1000, close_s: float = 5.0) -> None:
+    def __init__(self, sink: Sink, rows: int = 1000, close_s: float = 2.0) -> None:
         self.dropped = 0
         self._sink, self._close_s = sink, close_s
         self._rows: deque[Row] = deque(maxlen=rows)
