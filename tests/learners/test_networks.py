@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.common.networks import ActorCritic, Encoder, Normalizer
+from clusterenv.learners.common.networks import ActorCritic, Encoder, Normalizer, make_network
 from clusterenv.policy.distributions import DiagGaussian
 
 BOX = spaces.Box(-1, 1, (4,))
@@ -100,6 +100,14 @@ def test_the_spread_of_a_gaussian_is_learned_and_the_same_everywhere() -> None:
     assert network.log_std is not None
     assert network.log_std.grad is not None
     assert network.log_std.grad.tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"lstm": 4}])
+def test_a_gaussian_starts_with_the_spread_that_is_asked_for(arguments: dict[str, Any]) -> None:
+    network = make_network(BOX, spaces.Box(-1, 1, (2,)), first_spread=0.25, **arguments)
+    state = tuple(torch.zeros(5, *leaf.shape) for leaf in network.state)
+    params, _, _ = network(batch_of(BOX, 5), state)
+    torch.testing.assert_close(params[:, 2:].exp(), torch.full((5, 2), 0.25))
 
 
 def test_the_running_mean_is_that_of_all_rows_at_once() -> None:

@@ -205,11 +205,14 @@ class ActorCriticConfig(LearnerConfig):
     """weight of the entropy bonus"""
     value_coef: float = 0.5
     """weight of the value loss"""
+    first_spread: float = 1.0
+    """standard deviation of continuous actions at the start; a smaller one explores less, and acts better sooner"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("entropy_coef", "value_coef"):
             check(name, getattr(self, name), least=0)
+        check("first_spread", self.first_spread, above=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,7 @@ def network_for(
             lstm=config.lstm,
             normalize=config.normalize_observations,
             values=tasks,
+            first_spread=config.first_spread,
         ),
         config.seed,
     ).to(config.device)

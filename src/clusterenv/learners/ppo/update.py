@@ -33,6 +33,7 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
                 action_space,
                 hidden=config.hidden or (64, 64),
                 normalize=config.normalize_observations,
+                first_spread=config.first_spread,
             ),
             config.seed,
         ).to(config.device)

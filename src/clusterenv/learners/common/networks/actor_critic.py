@@ -28,6 +28,7 @@ class ActorCritic(Network):
         hidden: sizes of the hidden layers, the same for both.
         normalize: whether observations are normalised by their running mean and variance.
         values: how many the critic tells: one, or one for each of several tasks.
+        first_spread: the standard deviation of continuous actions before anything is learned.
 
     Example:
         >>> import torch
@@ -46,12 +47,13 @@ class ActorCritic(Network):
         hidden: Sequence[int] = (64, 64),
         normalize: bool = False,
         values: int = 1,
+        first_spread: float = 1.0,
     ) -> None:
         super().__init__()
         self.distribution = distribution_for(action_space)
         self.encoder = Encoder(observation_space)
         self.normalizer = Normalizer(self.encoder.size) if normalize else None
-        self.log_std = spread_of(self.distribution)
+        self.log_std = spread_of(self.distribution, first_spread)
         self.actor = mlp(self.encoder.size, hidden, outputs_of(self.distribution), last_gain=ACTOR_GAIN)
         self.critic = mlp(self.encoder.size, hidden, values, last_gain=CRITIC_GAIN)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,9 +22,16 @@ def outputs_of(distribution: Distribution) -> int:
     return distribution.size // 2 if isinstance(distribution, DiagGaussian) else distribution.size
 
 
-def spread_of(distribution: Distribution) -> nn.Parameter | None:
-    """A Gaussian's spread is the same in every state: a parameter of its own, not an output of the network."""
-    return nn.Parameter(torch.zeros(outputs_of(distribution))) if isinstance(distribution, DiagGaussian) else None
+def spread_of(distribution: Distribution, first: float) -> nn.Parameter | None:
+    """A Gaussian's spread is the same in every state: a parameter of its own, not an output of the network.
+
+    Args:
+        distribution: of the actions; only a Gaussian has a spread.
+        first: the standard deviation before anything is learned.
+    """
+    if not isinstance(distribution, DiagGaussian):
+        return None
+    return nn.Parameter(torch.full((outputs_of(distribution),), math.log(first)))
 
 
 def with_spread(outputs: Tensor, log_std: Tensor | None) -> Tensor:

@@ -32,6 +32,7 @@ def make_network(
     normalize: bool = False,
     shared: bool | None = None,
     values: int = 1,
+    first_spread: float = 1.0,
 ) -> Network:
     """A network for these spaces.
 
@@ -45,6 +46,7 @@ def make_network(
         normalize: whether observations, apart from images, are normalised by their running mean and variance.
         shared: whether actor and critic share the body. Images and memory must be shared. None: as little as possible.
         values: how many the critic tells: one, or one for each of several tasks.
+        first_spread: the standard deviation of continuous actions before anything is learned.
 
     Raises:
         ConfigError: the spaces do not fit the body, or the arguments each other.
@@ -60,12 +62,19 @@ def make_network(
         what = f"lstm={lstm}" if body == "mlp" else f"body={body!r}"
         raise ConfigError(f"shared=False with {what}: actor and critic must share it. Leave shared out.")
     if apart and not shared:
-        return ActorCritic(observation_space, action_space, hidden=hidden, normalize=normalize, values=values)
+        return ActorCritic(
+            observation_space,
+            action_space,
+            hidden=hidden,
+            normalize=normalize,
+            values=values,
+            first_spread=first_spread,
+        )
     if body == "mlp":
         looks: VectorBody | ImageBody = VectorBody(observation_space, hidden, normalize=normalize)
     else:
         looks = ImageBody(observation_space, body, hidden, normalize=normalize)
-    return SharedActorCritic(looks, action_space, lstm=lstm, values=values)
+    return SharedActorCritic(looks, action_space, lstm=lstm, values=values, first_spread=first_spread)
 
 
 def layers_of(body: str, hidden: Sequence[int] | None, lstm: int = 0) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ class SharedActorCritic(Network):
         action_space: of one environment: Discrete, MultiDiscrete, MultiBinary or Box.
         lstm: the size of the memory; 0 for none.
         values: how many the critic tells: one, or one for each of several tasks.
+        first_spread: the standard deviation of continuous actions before anything is learned.
 
     Example:
         >>> import torch
@@ -40,14 +41,20 @@ class SharedActorCritic(Network):
     """
 
     def __init__(
-        self, body: VectorBody | ImageBody, action_space: Space[Any], *, lstm: int = 0, values: int = 1
+        self,
+        body: VectorBody | ImageBody,
+        action_space: Space[Any],
+        *,
+        lstm: int = 0,
+        values: int = 1,
+        first_spread: float = 1.0,
     ) -> None:
         super().__init__()
         self.distribution = distribution_for(action_space)
         self.body = body
         self.core = LstmCore(body.size, lstm) if lstm else None
         self.state = () if self.core is None else self.core.state
-        self.log_std = spread_of(self.distribution)
+        self.log_std = spread_of(self.distribution, first_spread)
         self.actor = linear(lstm or body.size, outputs_of(self.distribution), ACTOR_GAIN)
         self.critic = linear(lstm or body.size, values, CRITIC_GAIN)
 
