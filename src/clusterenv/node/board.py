@@ -1,4 +1,8 @@
-"""The control words of all workers, as the head uses them: a column at a time, whatever the number of workers."""
+"""The control words of all workers, as the head uses them: a column at a time, whatever the number of workers.
+
+Columns are compared as bytes: for a few dozen words that takes a third of a microsecond, and a reduction of NumPy ten
+times as long, several times in every step.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,7 @@ class Board:
         self._command[which] = command
         self._go[which] = self._asked[which]
         fence()
-        if self._sleeps.any():
+        if np.count_nonzero(self._sleeps):
             for worker in workers:
                 self._wake_up[worker].wake()
 
@@ -70,9 +74,9 @@ class Board:
 
     def unanswered(self, workers: Sequence[int]) -> int | None:
         """The first of these workers that still owes an answer."""
-        answered = self._done == self._asked
-        if answered.all():
+        if self._done.tobytes() == self._asked.tobytes():
             return None
+        answered = self._done == self._asked
         for worker in workers:
             if not answered[worker] and not self._excused[worker]:
                 return worker
@@ -88,7 +92,7 @@ class Board:
 
     def announced(self) -> list[int]:
         """The workers that have announced messages which we have not read."""
-        if (self._frames == self._read).all():
+        if self._frames.tobytes() == self._read.tobytes():
             return []
         workers: list[int] = np.flatnonzero((self._frames != self._read) & ~self._excused).tolist()
         return workers

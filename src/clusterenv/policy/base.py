@@ -13,7 +13,8 @@ from clusterenv.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Self
+
+    from typing_extensions import Self
 
     from clusterenv.policy.protocol import Array, Distribution
     from clusterenv.spaces import Leaf
