@@ -28,7 +28,7 @@ class Args:
     """how many seeds"""
     lstm: int = 64
     """size of the memory"""
-    total_steps: int = 300_000
+    total_steps: int = 500_000
     """steps of each run"""
     cluster: str = "local:2"
     """where the environments run"""
