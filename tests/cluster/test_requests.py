@@ -193,6 +193,16 @@ def test_a_request_from_the_future_is_not_carried_out() -> None:
     assert answering.arrived(0, 0) is Turn.BUSY
 
 
+def test_a_number_that_was_never_noted_leaves_no_gap() -> None:
+    asking: Asking[str] = Asking()
+    asking.next()  # and then an interrupt
+    asking.note(asking.next(), "first", 0.0)
+    assert asking.next() == 2
+    assert asking.settled == 0
+    assert asking.answered(1)
+    assert asking.settled == 1
+
+
 def test_an_answer_that_nobody_asked_for_is_none() -> None:
     asking: Asking[str] = Asking()
     assert not asking.answered(1)

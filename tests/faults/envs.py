@@ -57,6 +57,10 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self.said += action
         return self._observe(), 0.0, False, False, {}
 
+    def die(self) -> None:
+        """End the process."""
+        os._exit(3)
+
     def _observe(self) -> str:
         return f"slot {self.slot} step {self.steps} {self.said}"
 

@@ -11,7 +11,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from clusterenv import WorkerLost
-from tests.faults.envs import CallableEnv
+from tests.faults.envs import CallableEnv, TextEnv
 from tests.faults.kit import (
     LIMIT_S,
     MODES,
@@ -222,3 +222,17 @@ def test_a_call_between_steps_does_not_disturb_them() -> None:
             assert envs.step(actions(envs))[0].tolist() == [[slot, number] for slot in range(4)]
             assert envs.get_attr("steps") == (number,) * 4
             assert np.asarray(envs.call("double", number)).tolist() == [2 * number] * 4
+
+
+def test_a_worker_that_is_lost_in_a_call_takes_no_empty_message_for_the_next() -> None:
+    """Actions that fit no array travel as messages; a worker whose slots are all lost gets none."""
+    with batch(each(2, TextEnv), timeouts=patient()) as envs:
+        envs.reset(seed=0)
+        envs.step(("a", "b"))
+        with pytest.raises(WorkerLost):
+            envs.call("die", indices=[1])
+        assert envs.step(("c", "d"))[3].tolist() == [False, True]
+        assert envs.get_attr("said")[0] == "ac"
+        for action in ("e", "f"):  # the first resets the fresh one
+            envs.step((action, action))
+        assert envs.get_attr("said") == ("acef", "f")

@@ -147,6 +147,84 @@ def test_a_node_that_came_back_and_is_gone_again_is_not_taken(monkeypatch: pytes
         assert theatre.restarted == [1]
 
 
+def test_a_node_that_comes_and_leaves_before_it_has_slots_leaves_its_place_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        lost = theatre.puppets.pop(1)
+        theatre.arrive(lost.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        head.node.listen()
+        assert [loss.worker for loss in head.node.losses()] == [1]
+        head.node.replace(1, [None, None], patient=True)
+        arrives_again(theatre, 1, b"peer 7")
+        theatre.arrive(b"peer 7", [m.encode(m.Leave(reason="signal SIGINT"))])
+        head.node.listen()
+        assert head.node.losses() == []
+        theatre.puppets.pop()
+        arrives_again(theatre, 1, b"peer 8")
+        assert head.node.ready([1], 30.0) == {}
+        assert theatre.refusals(b"peer 8") == []
+        assert head.node.alive(1)
+
+
+def test_a_newcomer_whose_connection_is_gone_is_not_given_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        lost = theatre.puppets.pop(1)
+        theatre.arrive(lost.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        arrives_again(theatre, 1, b"peer 7")
+        head.node.listen()
+        assert [loss.worker for loss in head.node.losses()] == [1]
+        head.node.replace(1, [None, None], patient=True)
+        theatre.puppets.pop()  # without a word
+        arrives_again(theatre, 1, b"peer 8")
+        assert head.node.ready([1], 30.0) == {}
+        assert [kind for peer, kind in theatre.told if peer == b"peer 7" and isinstance(kind, m.Build)] == []
+
+
+def test_a_node_that_cannot_make_its_memory_again_is_given_up_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        lost = theatre.puppets.pop(1)
+        theatre.arrive(lost.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        arrives_again(theatre, 1, b"peer 7")
+        theatre.puppets[-1].lie = no_memory
+        head.node.listen()
+        head.node.losses()
+        head.node.replace(1, [None, None])
+        with pytest.raises(LaunchError, match="could not make memory for its environments: it has too little"):
+            head.node.ready([1], 30.0)
+        head.node.listen()  # what it said is not said again
+        assert head.node.alive(0)
+
+
+def no_memory(message: m.Message, frames: Any) -> list[Any]:
+    """What a node says that is too small."""
+    if not isinstance(message, m.Bind):
+        return [frames]
+    return [[m.encode(m.Answer(number=message.number, error="it has too little"))]]
+
+
+@pytest.mark.parametrize("times", [0, 3])
+def test_an_interrupt_while_nodes_are_taken_leave_of_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+
+        def interrupted(limit_s: float) -> None:
+            nonlocal times
+            times -= 1
+            if times < 0:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(theatre, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            head.node.close(5.0)
+        assert theatre.closed
+
+
 def test_another_that_is_lost_while_one_comes_back_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+import clusterenv
+from clusterenv import Timeouts
 from clusterenv.errors import LaunchError
 from clusterenv.node.supervisor import Exit, Supervisor
 from clusterenv.transport.channel import ChannelClosed
@@ -45,6 +47,32 @@ def test_several_workers_are_told_apart() -> None:
         assert sup.exited(one, LIMIT_S) == Exit(one, -signal.SIGKILL)
         assert sup.exited(two) is None
         assert sup.pid(one) is None
+
+
+def test_a_core_that_is_gone_costs_neither_the_worker_nor_another() -> None:
+    # A container may be given fewer cores while it runs.
+    with supervisor() as sup, started(sup) as (one, _), started(sup, core=9_999) as (two, channel):
+        pid_of(sup, two)
+        build_with(channel, lambda: os._exit(3))
+        assert sup.exited(two, LIMIT_S) == Exit(two, 3)
+        assert sup.exited(one) is None
+
+
+def test_more_workers_than_the_control_socket_has_room_for_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = socket.socketpair
+
+    def narrow(*arguments: Any) -> tuple[socket.socket, socket.socket]:
+        pair = made(*arguments)
+        for end in pair:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least that the kernel gives
+        return pair
+
+    monkeypatch.setattr(socket, "socketpair", narrow)
+    envs = clusterenv.make_vec("CartPole-v1", num_envs=24, cluster="local:24", timeouts=Timeouts(start_s=LIMIT_S))
+    try:
+        assert envs.reset(seed=0)[0].shape == (24, 4)
+    finally:
+        envs.close()
 
 
 def test_a_worker_whose_channel_closes_ends_well() -> None:

@@ -56,13 +56,13 @@ class Asking(Generic[T]):
         return arrived
 
     def next(self) -> int:
-        """The number of the next request."""
-        self._last += 1
-        return self._last
+        """The number of the next request. It is taken by `note`: one that was never noted leaves no gap behind."""
+        return self._last + 1
 
     def note(self, number: int, request: T, now_s: float) -> None:
         """A request with this number goes out."""
         self._open[number] = _Asked(request, now_s)
+        self._last = number
 
     def answered(self, number: int) -> bool:
         """An answer has come. False if it had come before, or nobody asked."""

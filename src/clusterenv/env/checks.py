@@ -144,8 +144,8 @@ def refuse_part_of_block(whole: Sequence[range], slots: npt.NDArray[np.intp]) ->
 
 def warn_of_bad_rewards(rewards: npt.NDArray[np.float64], slots: npt.NDArray[np.intp] | None = None) -> bool:
     """Log the first reward that is not finite; return whether there was one. `slots` tells whose rewards they are."""
-    # One sum for the ordinary case; it may overflow without any bad reward, so a closer look follows. `rewards.sum()` is
-    # the same with a detour.
+    # One sum for the ordinary case; it may overflow without any bad reward, so a closer look follows. It is what
+    # `rewards.sum()` does, without the detour.
     if math.isfinite(np.add.reduce(rewards)) or np.isfinite(rewards).all():
         return False
     row = int(np.flatnonzero(~np.isfinite(rewards))[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterenv.errors import LaunchError, ProtocolError
+from clusterenv.errors import ProtocolError
 from clusterenv.node.records import CODEC
 from clusterenv.wire import messages as m
 
@@ -42,8 +42,8 @@ def ask_to_bind(host: Host, spaces: tuple[Any, Any], seeds: Any, bound: dict[int
     """
 
     def done(answer: m.Answer, frames: Sequence[Any]) -> None:
-        if answer.error:
-            raise LaunchError(f"node {host.name}: {answer.error}")
+        if answer.error:  # then it is given up, and whoever waits for it is told why
+            raise ProtocolError(f"it could not make memory for its environments: {answer.error}")
         pids = CODEC.unpack(answer.value)
         if (
             type(pids) is not list

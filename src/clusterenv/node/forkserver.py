@@ -16,6 +16,7 @@ When the head's end closes, for whatever reason, every worker is killed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -93,7 +94,11 @@ class ForkServer:
             self._tell({"token": token, "status": 1, "error": f"it could not be forked: {error}"})
             return
         if pid == 0:
-            self._become_worker(server, core, channel_fd)
+            try:
+                self._become_worker(server, core, channel_fd)
+            finally:
+                # Whatever goes wrong: the rest of this program is the fork server's, which ends the other workers.
+                os._exit(1)
         os.close(channel_fd)
         child = _Child(pid, token, os.pidfd_open(pid))
         self._children[child.pidfd] = child
@@ -113,7 +118,9 @@ class ForkServer:
         for child in self._children.values():
             os.close(child.pidfd)
         if core is not None:
-            os.sched_setaffinity(0, {core})
+            # The cores that a container may use can change while it runs: better another core than no worker.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, {core})
         run_forked(socket.socket(fileno=channel_fd))
 
     def _end(self, child: _Child) -> None:

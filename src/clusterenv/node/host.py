@@ -83,17 +83,18 @@ class Host:
     def ask(self, kind: type[m.Request], handler: Handler, frames: Sequence[Any] = (), /, **fields: Any) -> int:
         """Send a request; `handler` takes its answer. Returns its number."""
         number = self._asking.next()
-        settled = self._asking.settled if self._handlers else number - 1
-        arrived = tuple(self._asking.arrived())
+        settled, arrived = self._asking.settled, tuple(self._asking.arrived())
         message = [m.encode(kind(number=number, settled=settled, arrived=arrived, **fields)), *frames]
-        # Large messages take their time on a slow link; to send one again meanwhile would make that worse.
-        self._sizes[number] = size = sum(memoryview(frame).nbytes for frame in message)
-        self._unanswered_bytes += size
-        self._asking.note(number, message, time.monotonic() + self._unanswered_bytes / _SLOW_LINK_BYTES_PER_S)
-        self._handlers[number] = handler
+        size = sum(memoryview(frame).nbytes for frame in message)
+        self._sizes[number], self._handlers[number] = size, handler
         if "limit_s" in fields:
             limit_s = fields["limit_s"]
             self._at_work[number] = math.inf if limit_s is None else time.monotonic() + limit_s
+        # Last, since it takes the number: whatever interrupts us before, the next request gets it. Large messages take
+        # their time on a slow link; to send one again meanwhile would make that worse.
+        waiting = self._unanswered_bytes + size
+        self._asking.note(number, message, time.monotonic() + waiting / _SLOW_LINK_BYTES_PER_S)
+        self._unanswered_bytes = waiting
         self.hub.send(self.peer, message)
         return number
 

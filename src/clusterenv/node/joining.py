@@ -30,6 +30,7 @@ _logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
+_AT_ONCE = 1_000  # messages that are taken in one go: a node that never stops speaking must not keep us
 _REMEMBERED = 100  # nodes that are lost, beside as many as there are places: should they come back, they are told so
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
 
@@ -151,17 +152,14 @@ class Joining:
         return self._kept.popleft() if sorted_out is None and self._kept else sorted_out
 
     def _keep_next(self) -> None:
-        """While somebody is waited for: what the others say is kept for later, and who leaves again was never here."""
+        """While nodes are waited for: take the next message, which may be of one more."""
         got = self._open().receive(_LOOK_S)
         sorted_out = None if got is None else self._sort(*got)
         if sorted_out is None:
             return
-        host, message, _ = sorted_out
-        if isinstance(message, m.Leave) and host in self._new:
-            self._new.remove(host)
-            host.lost = True
-            self._wanted += 1
-        else:
+        _, message, _ = sorted_out
+        # They have no slots yet, so beats are all they say, for hours maybe. A fault of theirs is told later.
+        if isinstance(message, ProtocolError):
             self._kept.append(sorted_out)
 
     def _sort(self, peer: bytes, pieces: list[Any]) -> tuple[Host, m.FromNode | ProtocolError, list[Any]] | None:
@@ -179,7 +177,22 @@ class Joining:
             return None
         if host is not None and isinstance(message, m.Beat):
             host.tell(m.Heard())
+        if host in self._new and isinstance(message, m.Leave):
+            self._drop_new(host)
+            return None
         return None if host is None else (host, message, frames[1:])
+
+    def _drop_new(self, host: Host) -> None:
+        """A node that has no slots yet is gone again, as if it had never come: its place is for the next."""
+        self._new.remove(host)
+        host.lost = True
+        self._wanted += 1
+
+    def _drop_dead(self) -> None:
+        """Forget the newcomers that have no connection any more."""
+        for host in list(self._new):
+            if not host.tell(m.Ping()):
+                self._drop_new(host)
 
     def _greet(self, peer: bytes, hello: m.Hello) -> None:
         host = self._hosts.get(hello.incarnation)
@@ -265,7 +278,7 @@ class Joining:
         Raises:
             LaunchError: no node will come.
         """
-        self._new = [host for host in self._new if not host.lost and host.tell(m.Ping())]
+        self._drop_dead()
         if len(self._new) > expected:
             return  # somebody has come by himself
         place = lost.hello.index
@@ -277,7 +290,7 @@ class Joining:
 
     def newcomer(self, lost: Host) -> Host | None:
         """A node that has come in takes the place of a lost host, if one is there."""
-        self._new = [host for host in self._new if not host.lost]
+        self._drop_dead()
         if not self._new:
             return None
         own = [host for host in self._new if host.hello.index == lost.hello.index]
@@ -309,20 +322,27 @@ class Joining:
         """Let the nodes close within the limit, then end them."""
         end = time.monotonic() + limit_s
         hub = self._hub
-        if hub is not None:
-            while (got := hub.receive(0.0)) is not None:
-                self._sort(*got)  # who has come back meanwhile has another connection
-            for host in self.members:
-                host.tell(m.Close(limit_s=limit_s))
-            waiting = {host.peer for host in self.members}
-            while waiting and time.monotonic() < end:
-                got = hub.receive(min(_LOOK_S, max(0.0, end - time.monotonic())))
-                if got is not None and _says_goodbye(got[1]):
-                    waiting.discard(got[0])
-        self._launcher.close(max(0.0, end - time.monotonic()))
-        if hub is not None:
-            hub.close()
-            self._hub = None
+        try:
+            if hub is not None:
+                self._say_goodbye(hub, end)
+        finally:  # also after Ctrl-C: nobody closes a second time
+            self._launcher.close(max(0.0, end - time.monotonic()))
+            if hub is not None:
+                hub.close()
+                self._hub = None
+
+    def _say_goodbye(self, hub: Hub, end: float) -> None:
+        for _ in range(_AT_ONCE):  # who has come back meanwhile has another connection
+            if (got := hub.receive(0.0)) is None:
+                break
+            self._sort(*got)
+        for host in self.members:
+            host.tell(m.Close(limit_s=max(0.0, end - time.monotonic())))
+        waiting = {host.peer for host in self.members}
+        while waiting and time.monotonic() < end:
+            got = hub.receive(min(_LOOK_S, max(0.0, end - time.monotonic())))
+            if got is not None and _says_goodbye(got[1]):
+                waiting.discard(got[0])
 
     def _open(self) -> Hub:
         if self._hub is None:

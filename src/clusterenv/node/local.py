@@ -48,6 +48,8 @@ _LOOK_S = 0.05
 # How long we wait to learn why a channel closed, and for a message that has been announced.
 _EXIT_S = 1.0
 _FRAME_S = 30.0
+# How often the fork server is listened to while replies are waited for.
+_LISTEN_S = 0.1
 # Beside one channel per worker: the control socket, the arena, and what starting a process takes for a moment.
 _SPARE_DESCRIPTORS = 12
 
@@ -114,8 +116,11 @@ class LocalNode(Here):
     ) -> None:
         """Wake these workers."""
         if actions is not None:
+            # A worker whose slots are all lost has no action: it would take an empty message for the next one.
             workers = [
-                worker for worker in workers if self._send_packed(self._handles[worker], pack_by_value(actions[worker]))
+                worker
+                for worker in workers
+                if not actions[worker] or self._send_packed(self._handles[worker], pack_by_value(actions[worker]))
             ]
         self._board.ask(workers, command)
 
@@ -215,9 +220,10 @@ class LocalNode(Here):
             poll.register(fd, select.POLLIN)
         while any(handle.reply is None and not handle.lost for handle in handles.values()):
             left = None if end is None else end - time.monotonic()
-            ready = poll.poll(None if left is None else max(0.0, left) * 1000)
+            ready = poll.poll(_LISTEN_S * 1000 if left is None else min(_LISTEN_S, max(0.0, left)) * 1000)
             if not ready and left is not None and left <= 0:
                 break
+            self._supervisor.listen()
             for fd, _ in ready:
                 self._receive(handles[fd])
                 if handles[fd].lost or handles[fd].reply is not None:
@@ -284,7 +290,7 @@ class LocalNode(Here):
     def replace(self, worker: int, seeds: Sequence[int | None], *, patient: bool = False) -> None:
         """Start a fresh worker in the place of a lost one; do not wait for it."""
         handle = self._handles[worker]
-        # The old process must be gone before another may write to the same rows.
+        # The old process should be gone before another writes to the same rows; one stuck in the kernel writes none.
         if self._supervisor.exited(handle.token, _EXIT_S) is None:
             _logger.warning("worker %d does not end although it was killed", worker)
         self._supervisor.forget(handle.token)

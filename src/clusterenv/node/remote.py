@@ -344,9 +344,11 @@ class RemoteNode:
         if os.getpid() != self._owner:
             return  # the sockets and the nodes are still the parent's
         limit = 5.0 if limit_s is None else limit_s
-        self._joining.close(limit)
-        if self._arena is not None:
-            self._arena.close()
+        try:
+            self._joining.close(limit)
+        finally:  # also after Ctrl-C
+            if self._arena is not None:
+                self._arena.close()
 
     # Inside.
 

@@ -173,7 +173,9 @@ class Return:
         elif self._doing == "build" and self._found:
             raise_remote_start_error(self.host.name, len(self.host.blocks), self._found[self.host.index])
             self._next("make memory", _MEMORY_S)
-            ask_to_bind(self.host, self._spaces, self.seeds, self._bound)
+            # A worker that a stream had left out before has no seeds, and comes back all the same.
+            seeds = {n: self.seeds.get(n, [None] * len(block)) for n, block in enumerate(self.host.blocks)}
+            ask_to_bind(self.host, self._spaces, seeds, self._bound)
         elif self._bound:
             self.pids = self._bound[self.host.index]
         return self.pids is not None or self._check_time()

@@ -306,6 +306,8 @@ class Service:
         if node.alive(worker):  # the word that it is given up has not come through
             node.lose(worker, "it is replaced")
         self._tell_losses()
+        for errand in list(self._errands):  # of the lost one: the answer of its replacement must not end them
+            self._collect(errand)
         self._stepper().forget(worker)
         self._told.pop(worker, None)
         self._lives[worker] += 1

@@ -12,9 +12,12 @@ import subprocess
 import sys
 import time
 import weakref
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterenv.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -30,6 +33,8 @@ _BOOTSTRAP = (
     "from clusterenv.node.forkserver import main; main(int(sys.argv[1]), spared=sys.argv[3:] == ['spared'])"
 )
 _SERVER_END_S = 2.0
+# How long the fork server may take no message, and how often we listen to it meanwhile.
+_DEAF_S, _LISTEN_S = 60.0, 0.1
 
 
 def search_path() -> list[str]:
@@ -107,7 +112,7 @@ class Supervisor:
         request = json.dumps({"op": "fork", "token": self._tokens, "core": core}).encode()
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [channel_end.fileno()]))
         try:
-            self._control.sendmsg([request], [rights])
+            self._send(request, [rights])
         except OSError as error:
             raise LaunchError(f"the fork server is gone ({error}); its own words are on stderr") from error
         return self._tokens
@@ -115,9 +120,13 @@ class Supervisor:
     def kill(self, token: int) -> None:
         """Kill a worker and everything it started."""
         try:
-            self._control.send(json.dumps({"op": "kill", "token": token}).encode())
+            self._send(json.dumps({"op": "kill", "token": token}).encode())
         except OSError:
             return  # the fork server is gone, and every worker with it
+
+    def listen(self) -> None:
+        """Take what the fork server has reported. Whoever waits for many workers must: it stops when nobody listens."""
+        self._read()
 
     def pid(self, token: int) -> int | None:
         """The process of a worker, if it runs."""
@@ -153,6 +162,21 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             self._server.kill()
             self._server.wait(_SERVER_END_S)
+
+    def _send(self, request: bytes, rights: Sequence[tuple[int, int, array.array[int]]] = ()) -> None:
+        """Send a request, and listen while the socket is full: if both sides only spoke, both would wait for ever."""
+        end = time.monotonic() + _DEAF_S
+        while True:
+            self._read()
+            try:
+                self._control.sendmsg([request], rights, socket.MSG_DONTWAIT)
+                return
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise OSError(f"it took no message for {_DEAF_S} s") from None
+            poll = select.poll()
+            poll.register(self._control, select.POLLIN | select.POLLOUT)
+            poll.poll(_LISTEN_S * 1000)
 
     def _read(self, limit_s: float = 0.0) -> None:
         """Take what the fork server has reported."""

@@ -229,12 +229,12 @@ class EnvBlock:
         if not recovered:
             return
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            recovered = self._reset_lost(row, report)
+            self._reset_lost(row, report)
         self._reward[row], self._terminated[row], self._truncated[row] = 0.0, False, True
         self._done[row] = self.autoreset_mode is AutoresetMode.NEXT_STEP
         report.infos.append((slot, {"worker_lost": True, "env_error": f"{type(error).__name__}: {words_of(error)}"}))
 
-    def _reset_lost(self, row: int, report: Report) -> bool:
+    def _reset_lost(self, row: int, report: Report) -> None:
         """With autoreset in the same step, a fresh environment shows its first observation at once."""
         slot = self.slots.start + row
         before = None
@@ -247,9 +247,8 @@ class EnvBlock:
             self._write(row, observation)
         except Exception as error:  # the user's code
             report.failures.append(failure_of(error, slot, "reset"))
-            return False
+            return
         report.infos += [(slot, {"final_obs": before, "final_info": {}}), (slot, info)]
-        return True
 
     def _replace(self, row: int, report: Report) -> bool:
         _close_quietly(self._envs[row])

@@ -1,0 +1,90 @@
+"""A node's side of requests, with workers whose answers come when the test says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clusterenv.node.base import Loss
+from clusterenv.node.records import CODEC
+from clusterenv.node.service import Service
+from clusterenv.wire import messages as m
+from clusterenv.worker.loop import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class OneWorker:
+    """A node of one worker, which replies what `reply` says, once."""
+
+    blocks = (range(1),)
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.reply: Reply | None = None
+        self._losses: list[Loss] = []
+
+    def alive(self, worker: int) -> bool:
+        return not self.lost
+
+    def post(self, messages: Mapping[int, Any]) -> None:
+        self.reply = None
+
+    def replies(self, workers: Sequence[int], limit_s: float) -> dict[int, Reply]:
+        reply, self.reply = self.reply, None
+        return {} if reply is None else dict.fromkeys(workers, reply)
+
+    def lose(self, worker: int, cause: str) -> None:
+        self.lost = True
+        self._losses.append(Loss(worker, cause, None, None))
+
+    def losses(self) -> list[Loss]:
+        losses, self._losses = self._losses, []
+        return losses
+
+    def replace(self, worker: int, seeds: Sequence[int | None]) -> None:
+        self.lost = False
+
+    def ready(self, workers: Sequence[int], limit_s: float) -> dict[int, Reply]:
+        return {}
+
+    def pids(self) -> list[int]:
+        return [1]
+
+    def played(self, limit_s: float) -> list[Any]:
+        return []
+
+    def look(self) -> None:
+        """Nobody dies here."""
+
+
+class NoSteps:
+    """Nothing is stepped here."""
+
+    busy = False
+
+    def forget(self, worker: int) -> None:
+        """There is nothing."""
+
+    def lose(self, worker: int) -> None:
+        """There is nothing."""
+
+
+def test_the_answer_of_a_replacement_is_not_that_of_the_worker_before_it() -> None:
+    """The head has given a worker up that hangs in a call, and its word for that was lost with the connection."""
+    sent: list[list[Any]] = []
+    service = Service(sent.append, ())
+    node = service._node = OneWorker()  # type: ignore[assignment]
+    service._steps, service._lives = NoSteps(), [0]  # type: ignore[assignment]
+    call = CODEC.pack(("set_attr", ([0], "x", [1])))
+    service.handle([m.encode(m.Post(number=1, settled=0, worker=0, message=call))])
+    service.handle([m.encode(m.Replace(number=2, settled=0, worker=0, seeds=[None], limit_s=5.0))])
+    service.handle([m.encode(m.Post(number=3, settled=0, worker=0, message=call))])
+    node.reply = Reply("answer to 3")  # type: ignore[union-attr]
+    service.progress()
+    answers = [m.decode_from_node(frames) for frames in sent]
+    told = {each.number: each.value for each in answers if isinstance(each, m.Answer)}
+    assert list(told) == [1, 2, 3]
+    assert not told[1]
+    assert told[3]
+    assert service.idle
