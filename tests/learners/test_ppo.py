@@ -21,6 +21,8 @@ from tests.zoo import wait_until
 if TYPE_CHECKING:
     import pathlib
 
+    from clusterenv.learners.common.checkpoint import Checkpoint
+
 
 def config(**changes: Any) -> PPOConfig:
     """A run of a second: torch acts, because exporting a graph takes longer than all of it."""
@@ -197,6 +199,20 @@ def test_a_run_goes_on_where_it_was_saved(tmp_path: pathlib.Path) -> None:
     assert newest is not None
     assert newest.tensors["optimizer/0/step"] == 5 * 2 * 2
     assert [saved.facts["epoch"], newest.facts["epoch"]] == [0, 1], "versions of the first never look newer"
+
+
+def saved_after(seconds: float, folder: pathlib.Path) -> Checkpoint:
+    """A checkpoint of a run that took this long."""
+    checkpoints = Checkpoints(folder)
+    run(config(), checkpoints=checkpoints)
+    saved = checkpoints.load()
+    assert saved is not None
+    return saved._replace(facts={**saved.facts, "seconds": seconds})
+
+
+def test_the_seconds_before_are_not_those_of_the_first_row(tmp_path: pathlib.Path) -> None:
+    _, notebook = run(config(total_steps=5 * 128), resume=saved_after(10_000.0, tmp_path))
+    assert notebook.rows[0]["charts/SPS"] > 1  # with the earlier seconds it would be less than 0.1
 
 
 def test_checkpoints_come_now_and_then(tmp_path: pathlib.Path) -> None:

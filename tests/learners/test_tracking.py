@@ -58,6 +58,17 @@ def test_counts_of_the_interval_start_anew_with_each_call() -> None:
     assert (first["cluster/learner_wait_fraction"], second["cluster/learner_wait_fraction"]) == (0.25, 0.5)
 
 
+def test_the_first_interval_of_a_resumed_run_is_its_own() -> None:
+    tracker = Tracker(workers=1, full_bytes=1)
+    tracker.resume(steps=1000, seconds=100.0)
+    tracker.take(batch(), waited_s=0.5)
+    values = tracker.metrics(stats(time_s={"env": 1.0, "policy": 0.5}), seconds=102.0)
+    assert tracker.steps == 1004
+    assert values["charts/SPS"] == 2
+    assert values["cluster/learner_wait_fraction"] == 0.25
+    assert values["cluster/worker_wait_fraction"] == 0.25
+
+
 def test_every_name_is_known() -> None:
     tracker = Tracker(workers=2, full_bytes=1000)
     tracker.take(batch(returns=[1.0], lengths=[2], divergence=[0.1, 0.3]), waited_s=0.0)

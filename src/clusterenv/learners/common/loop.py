@@ -164,7 +164,8 @@ class Learner(abc.ABC, Generic[Config]):
         self.updater.restore(saved.tensors)
         if self.checkpoints is not None:
             self.updater.load_beside(self.checkpoints.folder)
-        tracker.steps, tracker.episodes = facts["global_step"], facts["episodes"]
+        tracker.resume(facts["global_step"], facts["seconds"])
+        tracker.episodes = facts["episodes"]
         tracker.returns.extend(facts["returns"])
         tracker.lengths.extend(facts["lengths"])
         for kept, returns in zip(tracker.by_task, facts.get("task_returns", ()), strict=False):

@@ -119,6 +119,11 @@ class Tracker:
         means = [float(np.mean(returns)) if returns else math.nan for returns in self.by_task]
         return dict(zip(self.tasks, means, strict=True))
 
+    def resume(self, steps: int, seconds: float) -> None:
+        """Go on after so many steps and seconds of an earlier run: the first interval begins here."""
+        self.steps = self._steps_before = steps
+        self._seconds_before = seconds
+
     def take(self, batch: Batch, waited_s: float) -> None:
         """Count a batch for which the learner waited this long."""
         self.steps += batch.steps
