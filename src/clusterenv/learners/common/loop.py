@@ -170,7 +170,8 @@ class Learner(abc.ABC, Generic[Config]):
         tracker.lengths.extend(facts["lengths"])
         for kept, returns in zip(tracker.by_task, facts.get("task_returns", ()), strict=False):
             kept.extend(returns)
-        self._earlier_s = facts["seconds"]
+        # The checkpoint it goes on from counts as saved just now; and what is interrupted at once has taken as long.
+        self._earlier_s = self._seconds = self._saved_at = facts["seconds"]
         self._epoch = facts.get("epoch", 0) + 1
 
     def _run(self, envs: ClusterEnv) -> Iterator[Update]:
