@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from clusterenv.errors import ConfigError
+from clusterenv.learners.common import divergence
 from clusterenv.learners.impact import IMPACT, IMPACTConfig
 from clusterenv.metrics import keys
 from clusterenv.metrics.recorder import Recorder
@@ -84,6 +85,49 @@ def test_what_is_saved_is_all_there_is_but_the_batches() -> None:
         subject.update(made_up(), 0.5, lambda: None)
     for left, right in zip(one.tensors().values(), other.tensors().values(), strict=True):
         assert torch.equal(left, right)
+
+
+def kl_coefs(monkeypatch: pytest.MonkeyPatch, apart: list[float], save_at: int | None = None, **changes: Any) -> Any:
+    """The weight of the divergence after each update, if the divergences are these; saved and restored on the way."""
+    given = iter(apart)
+    monkeypatch.setattr(divergence, "kl", lambda *_: torch.tensor(next(given)))
+    settings = config(**{"kl_coef": 1.0, "kl_target": 0.04, "target_every": 4, **changes})
+    subject, told = IMPACT(settings).make_updater(*SPACES), []
+    for count in range(len(apart)):
+        if count == save_at:
+            saved, subject = subject.tensors(), IMPACT(settings).make_updater(*SPACES)
+            subject.restore(saved)
+        subject.update(made_up(), 1.0, lambda: None)
+        told.append(subject.tensors()["counters"][1].item())
+    return told
+
+
+def test_a_divergence_whose_mean_is_as_wanted_leaves_its_weight_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is 0 right after each copy of the target network, whatever the weight."""
+    assert kl_coefs(monkeypatch, [0.0, 0.02, 0.06, 0.08] * 3) == [1.0] * 12
+
+
+@pytest.mark.parametrize(("largest", "factor"), [(0.3, 1.5), (0.03, 0.5)])
+def test_the_weight_of_the_divergence_is_steered_once_for_each_target(
+    monkeypatch: pytest.MonkeyPatch, largest: float, factor: float
+) -> None:
+    told = kl_coefs(monkeypatch, [0.0, largest / 3, largest * 2 / 3, largest] * 2)
+    assert told == [1.0] * 3 + [factor] * 4 + [factor**2]
+
+
+def test_without_a_target_network_every_divergence_steers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kl_coefs(monkeypatch, [0.1, 0.04, 0.01], target_every=0) == [1.5, 1.5, 0.75]
+
+
+def test_the_mean_of_the_divergence_survives_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kl_coefs(monkeypatch, [0.3, 0.3, 0.0, 0.0], save_at=2)[-1] == 1.5
+
+
+def test_a_checkpoint_without_a_sum_of_divergences_is_taken() -> None:
+    subject = IMPACT(config(kl_coef=0.5)).make_updater(*SPACES)
+    subject.update(made_up(), 1.0, lambda: None)
+    subject.restore({**subject.tensors(), "counters": torch.tensor([7.0, 0.25], dtype=torch.float64)})
+    assert subject.tensors()["counters"].tolist() == [7.0, 0.25, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
