@@ -55,6 +55,19 @@ def test_every_batch_is_used_as_often_as_it_may() -> None:
     assert notebook.rows[-1][keys.DROPPED.name] == 0
 
 
+def test_a_wanted_divergence_goes_with_a_weight() -> None:
+    assert config(kl_target=0.01, kl_coef=1.0).kl_target == 0.01
+    assert config(kl_coef=0.0, kl_target=0.04).kl_coef == 0  # all that is said is the default
+
+
+def test_in_lock_step_there_is_never_more_than_one_batch() -> None:
+    """As the page says: neither the size of the buffer nor pushing out changes anything."""
+    runs = [{"buffer_batches": 1}, {"buffer_batches": 4}, {"buffer_batches": 4, "overwrite": True}]
+    learners = [run(config(total_steps=320, uses=3, **changes))[0] for changes in runs]
+    for first, *others in zip(*(learner.network.parameters() for learner in learners), strict=True):
+        assert all(torch.equal(first, other) for other in others)
+
+
 def test_a_slow_learner_lets_new_batches_push_out_old_ones_if_asked() -> None:
     subject = IMPACT(config(overwrite=True, buffer_batches=2, uses=5)).make_updater(*SPACES)
     for _ in range(4):
@@ -139,6 +152,7 @@ def test_a_checkpoint_without_a_sum_of_divergences_is_taken() -> None:
         ({"clip": -1.0}, "clip"),
         ({"target_every": -1}, "target_every=-1 must be at least 0"),
         ({"vtrace_lambda": 1.5}, r"vtrace_lambda=1\.5 must be at most 1"),
+        ({"kl_target": 0.01}, r"kl_target=0\.01 with kl_coef=0 would do nothing.* Set kl_coef too"),
         ({"total_steps": 10}, "less than one batch"),
     ],
 )
