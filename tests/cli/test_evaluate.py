@@ -160,6 +160,17 @@ def test_films_show_the_episodes_that_were_counted(pole: str, tmp_path: pathlib.
             assert shown == 20 * (length + 1)  # 50 frames per second
 
 
+def test_of_several_tasks_only_slots_that_played_are_filmed(tmp_path: pathlib.Path, capsys: Told) -> None:
+    """Three could play, but two tasks have two slots: a third film would show an episode that was not counted."""
+    pytest.importorskip("pygame")
+    small = ["--cluster", "inproc", "--num-envs", "4", "--rollout-steps", "8", "--total-steps", "32"]
+    tasks = ["--tasks", "CartPole-v1 max_episode_steps=3", "CartPole-v1 max_episode_steps=5"]
+    run = trained(tmp_path / "runs", "vmpo", *small, *tasks, "--runtime", "torch")
+    told = evaluated(capsys, run, "--episodes", "3", "--num-envs", "3", "--video", str(tmp_path / "films"))
+    assert told["lengths"] == [3, 3, 5]  # two of the first slot
+    assert len(told["films"]) == 2
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, capsys: Told) -> None:
     longer = [*SMALL, "--total-steps", "192", "--checkpoint-every-s", "1e-9"]
     folder = RunFolder.open(trained(tmp_path, "ppo", *longer))

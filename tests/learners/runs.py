@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import tests.learners.envs  # noqa: F401  # they register themselves
 from clusterenv.learners.common.sync import SyncConfig
 
 if TYPE_CHECKING:

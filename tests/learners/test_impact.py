@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from clusterenv.errors import ConfigError
+from clusterenv.learners.common import divergence
 from clusterenv.learners.impact import IMPACT, IMPACTConfig
 from clusterenv.metrics import keys
 from clusterenv.metrics.recorder import Recorder
@@ -54,6 +55,19 @@ def test_every_batch_is_used_as_often_as_it_may() -> None:
     assert notebook.rows[-1][keys.DROPPED.name] == 0
 
 
+def test_a_wanted_divergence_goes_with_a_weight() -> None:
+    assert config(kl_target=0.01, kl_coef=1.0).kl_target == 0.01
+    assert config(kl_coef=0.0, kl_target=0.04).kl_coef == 0  # all that is said is the default
+
+
+def test_in_lock_step_there_is_never_more_than_one_batch() -> None:
+    """As the page says: neither the size of the buffer nor pushing out changes anything."""
+    runs = [{"buffer_batches": 1}, {"buffer_batches": 4}, {"buffer_batches": 4, "overwrite": True}]
+    learners = [run(config(total_steps=320, uses=3, **changes))[0] for changes in runs]
+    for first, *others in zip(*(learner.network.parameters() for learner in learners), strict=True):
+        assert all(torch.equal(first, other) for other in others)
+
+
 def test_a_slow_learner_lets_new_batches_push_out_old_ones_if_asked() -> None:
     subject = IMPACT(config(overwrite=True, buffer_batches=2, uses=5)).make_updater(*SPACES)
     for _ in range(4):
@@ -86,6 +100,49 @@ def test_what_is_saved_is_all_there_is_but_the_batches() -> None:
         assert torch.equal(left, right)
 
 
+def kl_coefs(monkeypatch: pytest.MonkeyPatch, apart: list[float], save_at: int | None = None, **changes: Any) -> Any:
+    """The weight of the divergence after each update, if the divergences are these; saved and restored on the way."""
+    given = iter(apart)
+    monkeypatch.setattr(divergence, "kl", lambda *_: torch.tensor(next(given)))
+    settings = config(**{"kl_coef": 1.0, "kl_target": 0.04, "target_every": 4, **changes})
+    subject, told = IMPACT(settings).make_updater(*SPACES), []
+    for count in range(len(apart)):
+        if count == save_at:
+            saved, subject = subject.tensors(), IMPACT(settings).make_updater(*SPACES)
+            subject.restore(saved)
+        subject.update(made_up(), 1.0, lambda: None)
+        told.append(subject.tensors()["counters"][1].item())
+    return told
+
+
+def test_a_divergence_whose_mean_is_as_wanted_leaves_its_weight_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is 0 right after each copy of the target network, whatever the weight."""
+    assert kl_coefs(monkeypatch, [0.0, 0.02, 0.06, 0.08] * 3) == [1.0] * 12
+
+
+@pytest.mark.parametrize(("largest", "factor"), [(0.3, 1.5), (0.03, 0.5)])
+def test_the_weight_of_the_divergence_is_steered_once_for_each_target(
+    monkeypatch: pytest.MonkeyPatch, largest: float, factor: float
+) -> None:
+    told = kl_coefs(monkeypatch, [0.0, largest / 3, largest * 2 / 3, largest] * 2)
+    assert told == [1.0] * 3 + [factor] * 4 + [factor**2]
+
+
+def test_without_a_target_network_every_divergence_steers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kl_coefs(monkeypatch, [0.1, 0.04, 0.01], target_every=0) == [1.5, 1.5, 0.75]
+
+
+def test_the_mean_of_the_divergence_survives_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kl_coefs(monkeypatch, [0.3, 0.3, 0.0, 0.0], save_at=2)[-1] == 1.5
+
+
+def test_a_checkpoint_without_a_sum_of_divergences_is_taken() -> None:
+    subject = IMPACT(config(kl_coef=0.5)).make_updater(*SPACES)
+    subject.update(made_up(), 1.0, lambda: None)
+    subject.restore({**subject.tensors(), "counters": torch.tensor([7.0, 0.25], dtype=torch.float64)})
+    assert subject.tensors()["counters"].tolist() == [7.0, 0.25, 0.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -95,6 +152,7 @@ def test_what_is_saved_is_all_there_is_but_the_batches() -> None:
         ({"clip": -1.0}, "clip"),
         ({"target_every": -1}, "target_every=-1 must be at least 0"),
         ({"vtrace_lambda": 1.5}, r"vtrace_lambda=1\.5 must be at most 1"),
+        ({"kl_target": 0.01}, r"kl_target=0\.01 with kl_coef=0 would do nothing.* Set kl_coef too"),
         ({"total_steps": 10}, "less than one batch"),
     ],
 )

@@ -49,6 +49,28 @@ def test_without_its_correction_old_data_is_taken_for_new() -> None:
     assert abs(losses["v-trace"]) < abs(losses["none"])
 
 
+def test_versions_keep_their_beat_over_a_checkpoint() -> None:
+    one, other = (IMPALA(config(publish_every=3)).make_updater(*SPACES) for _ in range(2))
+    published: list[str] = []
+    for _ in range(2):
+        one.update(made_up(), 1.0, lambda: published.append("first"))
+    other.restore(one.tensors())
+    for _ in range(3):
+        other.update(made_up(), 1.0, lambda: published.append("resumed"))
+        published.append("-")
+    assert published == ["resumed", "-", "-", "-"]
+
+
+def test_a_checkpoint_without_a_count_of_updates_is_taken() -> None:
+    subject = IMPALA(config()).make_updater(*SPACES)
+    subject.update(made_up(), 1.0, lambda: None)
+    saved = subject.tensors()
+    del saved["updates"]
+    other = IMPALA(config(seed=5)).make_updater(*SPACES)
+    other.restore(saved)
+    assert torch.equal(next(subject.network.parameters()), next(other.network.parameters()))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -21,6 +21,8 @@ from tests.zoo import wait_until
 if TYPE_CHECKING:
     import pathlib
 
+    from clusterenv.learners.common.checkpoint import Checkpoint
+
 
 def config(**changes: Any) -> PPOConfig:
     """A run of a second: torch acts, because exporting a graph takes longer than all of it."""
@@ -199,16 +201,57 @@ def test_a_run_goes_on_where_it_was_saved(tmp_path: pathlib.Path) -> None:
     assert [saved.facts["epoch"], newest.facts["epoch"]] == [0, 1], "versions of the first never look newer"
 
 
+def saved_after(seconds: float, folder: pathlib.Path) -> Checkpoint:
+    """A checkpoint of a run that took this long."""
+    checkpoints = Checkpoints(folder)
+    run(config(), checkpoints=checkpoints)
+    saved = checkpoints.load()
+    assert saved is not None
+    return saved._replace(facts={**saved.facts, "seconds": seconds})
+
+
+def test_the_seconds_before_are_not_those_of_the_first_row(tmp_path: pathlib.Path) -> None:
+    _, notebook = run(config(total_steps=5 * 128), resume=saved_after(10_000.0, tmp_path))
+    assert notebook.rows[0]["charts/SPS"] > 1  # with the earlier seconds it would be less than 0.1
+
+
+class Spy(Checkpoints):
+    """Remembers at which steps it saved."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__(folder)
+        self.steps: list[int] = []
+
+    def save(self, global_step: int, *args: Any) -> pathlib.Path:
+        self.steps.append(global_step)
+        return super().save(global_step, *args)
+
+
 def test_checkpoints_come_now_and_then(tmp_path: pathlib.Path) -> None:
-    saved: list[int] = []
+    often, seldom = Spy(tmp_path), Spy(tmp_path)
+    run(config(checkpoint_every_s=1e-6), checkpoints=often)
+    assert often.steps == [128, 256, 384]
+    run(config(), checkpoints=seldom)
+    assert seldom.steps == [384]
 
-    class Spy(Checkpoints):
-        def save(self, global_step: int, *args: Any) -> pathlib.Path:
-            saved.append(global_step)
-            return super().save(global_step, *args)
 
-    run(config(checkpoint_every_s=1e-6), checkpoints=Spy(tmp_path))
-    assert saved == [128, 256, 384]
-    saved.clear()
-    run(config(), checkpoints=Spy(tmp_path))
-    assert saved == [384]
+def test_a_resumed_run_does_not_save_at_once(tmp_path: pathlib.Path) -> None:
+    checkpoints = Spy(tmp_path / "second")
+    run(config(total_steps=5 * 128), checkpoints=checkpoints, resume=saved_after(10_000.0, tmp_path / "first"))
+    assert checkpoints.steps == [640]
+
+
+def test_a_resumed_run_that_is_stopped_at_once_keeps_its_seconds(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, checkpoints = saved_after(10_000.0, tmp_path / "first"), Spy(tmp_path / "second")
+
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PPOUpdater, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(config(total_steps=5 * 128), checkpoints=checkpoints, resume=saved)
+    newest = checkpoints.load()
+    assert newest is not None
+    assert newest.facts["seconds"] == 10_000.0

@@ -154,3 +154,10 @@ def test_what_is_saved_is_all_there_is() -> None:
         subject.update(data, 0.5, lambda: None)
     for left, right in zip(one.network.state_dict().values(), other.network.state_dict().values(), strict=True):
         assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize(("hidden", "layers"), [(None, 3), ((8,), 2), ((), 1)])
+def test_no_hidden_layers_is_a_choice_too(hidden: tuple[int, ...] | None, layers: int) -> None:
+    network = updater(hidden=hidden).network
+    for part in (network.actor, network.critic):
+        assert sum(isinstance(layer, torch.nn.Linear) for layer in part) == layers

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sized
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from clusterenv.learners.common.tracking import Tracker, saved_share
+from clusterenv.learners.common.tracking import WINDOW, Tracker, saved_share
 from clusterenv.metrics import keys
 
 
@@ -56,6 +57,17 @@ def test_counts_of_the_interval_start_anew_with_each_call() -> None:
     assert (first["sync/saved_fraction"], second["sync/saved_fraction"]) == (0.75, 0.94)
     assert (first["charts/SPS"], second["charts/SPS"]) == (2, 2)
     assert (first["cluster/learner_wait_fraction"], second["cluster/learner_wait_fraction"]) == (0.25, 0.5)
+
+
+def test_the_first_interval_of_a_resumed_run_is_its_own() -> None:
+    tracker = Tracker(workers=1, full_bytes=1)
+    tracker.resume(steps=1000, seconds=100.0)
+    tracker.take(batch(), waited_s=0.5)
+    values = tracker.metrics(stats(time_s={"env": 1.0, "policy": 0.5}), seconds=102.0)
+    assert tracker.steps == 1004
+    assert values["charts/SPS"] == 2
+    assert values["cluster/learner_wait_fraction"] == 0.25
+    assert values["cluster/worker_wait_fraction"] == 0.25
 
 
 def test_every_name_is_known() -> None:
@@ -108,12 +120,23 @@ def test_lag_and_divergence_are_those_of_the_last_batch_and_the_summary_has_all(
     assert (told.bytes, told.always_bytes, told.saved) == (400, 4000, 0.9)
 
 
+def test_what_is_kept_does_not_grow_with_the_run() -> None:
+    tracker, sizes = Tracker(workers=1, full_bytes=1), []
+    for _ in range(2):
+        for _ in range(WINDOW):  # the last returns are kept: as many as there may be
+            tracker.take(batch(returns=[1.0], lengths=[2], divergence=[0.2, 0.4]), waited_s=0.1)
+        sizes.append(sum(len(kept) for kept in vars(tracker).values() if isinstance(kept, Sized)))
+    assert sizes[0] == sizes[1]
+
+
 def test_before_anything_happened_there_is_no_number() -> None:
     told = Tracker(workers=1, full_bytes=1).summary({}, env_id="x", seed=1, seconds=0.0)
     assert math.isnan(told.final_return)
     assert math.isnan(told.saved)
     assert math.isnan(told.steps_per_second)
     assert math.isnan(told.lag_mean)
+    assert math.isnan(told.divergence_mean)
+    assert math.isnan(told.divergence_max)
     values = Tracker(workers=3, full_bytes=1).metrics({}, seconds=0.0)
     assert not any(math.isnan(value) for value in values.values())
     assert values["cluster/workers"] == 3

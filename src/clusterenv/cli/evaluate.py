@@ -250,7 +250,7 @@ def _film(options: EvalOptions, trained: Trained, network: Any) -> list[str]:
         cameras.append(Film(env))
         return cameras[-1]
 
-    count = min(options.films, options.episodes, options.num_envs)
+    count = min(options.films, _slots(options, len(trained.config.all_tasks())))  # those that have played
     with _environments(options, trained, count, "inproc", (camera,)) as envs:
         fps = float(envs.metadata.get("render_fps") or 30)
         evaluate.play(envs, network, episodes=count, seed=options.seed, greedy=options.greedy, runtime="torch")

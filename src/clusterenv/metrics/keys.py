@@ -34,26 +34,51 @@ EPISODES = Metric("charts/episodes", "episodes", "Episodes finished since the ru
 SPS = Metric("charts/SPS", "steps/s", "Environment steps per second over the interval, all workers together.")
 LEARNING_RATE = Metric("charts/learning_rate", "1", "The optimiser's learning rate.")
 
-POLICY_LOSS = Metric("losses/policy_loss", "1", "The policy's objective with its sign turned, mean over transitions.")
-VALUE_LOSS = Metric("losses/value_loss", "reward^2", "Half the mean squared error of the critic.")
+POLICY_LOSS = Metric(
+    "losses/policy_loss",
+    "1",
+    "The policy's objective with its sign turned, mean over transitions; V-MPO: by weights that sum to 1.",
+)
+VALUE_LOSS = Metric(
+    "losses/value_loss",
+    "reward^2",
+    "Half the mean squared error of the critic; SAC: the sum of both Q functions'; V-MPO with PopArt: on the scale of "
+    "the normalised targets.",
+)
 ENTROPY = Metric("losses/entropy", "nats", "Mean entropy of the learner's action distribution.")
 APPROX_KL = Metric(
-    "losses/approx_kl", "nats", "Estimated KL from the policy that acted to the learner's, in the last epoch."
+    "losses/approx_kl",
+    "nats",
+    "Estimated KL from the policy that acted to the learner's, in the last pass over the batch; V-MPO: the exact one.",
 )
 CLIPFRAC = Metric("losses/clipfrac", "0-1", "Share of transitions whose probability ratio lies outside the clip range.")
 LOG_RATIO = Metric(
     "losses/abs_log_ratio", "nats", "Mean size of the log-ratio of the learner's policy to the one that acted."
 )
 RHO_CLIPPED = Metric(
-    "losses/rho_clipped", "0-1", "Share of transitions whose ratio of learner to actor is cut by V-trace."
+    "losses/rho_clipped",
+    "0-1",
+    "Share of transitions whose ratio of learner to actor is above rho_bar, where IMPALA's V-trace cuts it; IMPACT: "
+    "above 1, while its V-trace cuts the ratio of target network to actor.",
 )
 TARGET_KL = Metric("losses/target_kl", "nats", "Mean KL from the target network's policy to the learner's.")
 REUSE = Metric("losses/reuse", "uses", "How often the batch had been learned from, with this time.")
-DROPPED = Metric("losses/dropped_uses", "uses", "Uses of batches that were left when a newer batch took their place.")
-EXPLAINED_VARIANCE = Metric(
-    "losses/explained_variance", "<= 1", "Share of the variance of the value targets that the critic explained."
+DROPPED = Metric(
+    "losses/dropped_uses",
+    "uses",
+    "Uses of batches that were left when a newer batch took their place: all since the run began or was resumed.",
 )
-GRAD_NORM = Metric("losses/grad_norm", "1", "Mean norm of the gradient before it was cut.")
+EXPLAINED_VARIANCE = Metric(
+    "losses/explained_variance",
+    "<= 1",
+    "Share of the variance of the value targets that the critic explained. The targets are "
+    "mostly the critic's own values, so it may be near 1 while the critic is wrong.",
+)
+GRAD_NORM = Metric(
+    "losses/grad_norm",
+    "1",
+    "Norm of the gradient of the whole network before it was cut; parts that share nothing are cut one by one.",
+)
 KL_SPREAD = Metric(
     "losses/kl_spread", "nats", "V-MPO: KL of the spread of continuous actions; approx_kl is the mean's."
 )
@@ -66,7 +91,12 @@ KL_MULTIPLIER_SPREAD = Metric(
     "losses/kl_multiplier_spread", "1", "V-MPO: the same, of the spread of continuous actions."
 )
 
-TD_LOSS = Metric("losses/td_loss", "reward^2", "Half the mean squared error of the Q-values, weighed by the sample.")
+TD_LOSS = Metric(
+    "losses/td_loss",
+    "reward^2",
+    "Half the squared error of the Q-values, mean over the sample by its weights; R2D2: summed over the steps of each "
+    "sequence, on its squashed scale.",
+)
 TD_ERROR = Metric("losses/td_error", "reward", "Mean size of the error of the Q-values; priorities are made of it.")
 Q_MEAN = Metric("losses/q_mean", "reward", "Mean of what the Q functions say of the actions that were taken.")
 REPLAY_SIZE = Metric("replay/size", "items", "Items in the memory that can be sampled.")

@@ -164,12 +164,14 @@ class Learner(abc.ABC, Generic[Config]):
         self.updater.restore(saved.tensors)
         if self.checkpoints is not None:
             self.updater.load_beside(self.checkpoints.folder)
-        tracker.steps, tracker.episodes = facts["global_step"], facts["episodes"]
+        tracker.resume(facts["global_step"], facts["seconds"])
+        tracker.episodes = facts["episodes"]
         tracker.returns.extend(facts["returns"])
         tracker.lengths.extend(facts["lengths"])
         for kept, returns in zip(tracker.by_task, facts.get("task_returns", ()), strict=False):
             kept.extend(returns)
-        self._earlier_s = facts["seconds"]
+        # The checkpoint it goes on from counts as saved just now; and what is interrupted at once has taken as long.
+        self._earlier_s = self._seconds = self._saved_at = facts["seconds"]
         self._epoch = facts.get("epoch", 0) + 1
 
     def _run(self, envs: ClusterEnv) -> Iterator[Update]:

@@ -103,7 +103,7 @@ class Tracker:
     def __post_init__(self) -> None:
         self.by_task: list[deque[float]] = [deque(maxlen=WINDOW) for _ in self.tasks]
         self._lag_sum, self._lag_max, self._seen = 0.0, 0, 0
-        self._divergences: list[tuple[float, float]] = []
+        self._divergence_sum, self._divergence_max, self._divergence_count = 0.0, math.nan, 0
         self._batch_values: dict[str, float] = {}
         self._before: Mapping[str, Any] = {}
         self._steps_before, self._seconds_before, self._waited_s = self.steps, 0.0, 0.0
@@ -118,6 +118,11 @@ class Tracker:
         """Of several tasks, the mean return of each over its last 100 finished episodes; NaN before the first."""
         means = [float(np.mean(returns)) if returns else math.nan for returns in self.by_task]
         return dict(zip(self.tasks, means, strict=True))
+
+    def resume(self, steps: int, seconds: float) -> None:
+        """Go on after so many steps and seconds of an earlier run: the first interval begins here."""
+        self.steps = self._steps_before = steps
+        self._seconds_before = seconds
 
     def take(self, batch: Batch, waited_s: float) -> None:
         """Count a batch for which the learner waited this long."""
@@ -142,7 +147,9 @@ class Tracker:
         known = batch.divergence[np.isfinite(batch.divergence)]
         if known.size:
             mean, largest = float(known.mean()), float(known.max())
-            self._divergences.append((mean, largest))
+            self._divergence_sum += mean
+            self._divergence_max = largest if self._divergence_count == 0 else max(self._divergence_max, largest)
+            self._divergence_count += 1
             self._batch_values |= {keys.DIVERGENCE_MEAN.name: mean, keys.DIVERGENCE_MAX.name: largest}
 
     def metrics(self, stats: Mapping[str, Any], seconds: float) -> dict[str, float]:
@@ -182,7 +189,6 @@ class Tracker:
 
     def summary(self, stats: Mapping[str, Any], *, env_id: str, seed: int, seconds: float) -> Summary:
         """What came of it all."""
-        divergences = np.array(self._divergences) if self._divergences else np.full((1, 2), np.nan)
         return Summary(
             env_id=env_id,
             seed=seed,
@@ -197,8 +203,8 @@ class Tracker:
             always_bytes=self.always_bytes(stats),
             lag_mean=self._lag_sum / self._seen if self._seen else math.nan,
             lag_max=self._lag_max,
-            divergence_mean=float(divergences[:, 0].mean()),
-            divergence_max=float(divergences[:, 1].max()),
+            divergence_mean=self._divergence_sum / self._divergence_count if self._divergence_count else math.nan,
+            divergence_max=self._divergence_max,
             restarts=int(stats.get("restarts", 0)),
             task_returns=self.task_returns,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from clusterenv.errors import ConfigError
 from clusterenv.learners.common.config import Mode, UnrollConfig, check
 
 
@@ -34,12 +35,12 @@ class IMPACTConfig(UnrollConfig):
     """updates between two rows of metrics"""
 
     buffer_batches: int = 4
-    """batches that are kept"""
+    """batches that are kept; in lock step there is never more than one, as workers play the next when it is used up"""
     uses: int = 2
     """how often a batch is learned from"""
     overwrite: bool = False
     """let a new batch take the place of the oldest even if that has uses left: no worker ever waits, as published, and
-    a learner that is slower than they are learns from less of what they play"""
+    a learner that is slower than they are learns from less of what they play; in lock step it does nothing"""
     target_every: int = 16
     """updates between two copies of the network into the target network; 0 for none, which anchors each batch at the
     policy that acted, as PPO does"""
@@ -54,7 +55,7 @@ class IMPACTConfig(UnrollConfig):
     kl_coef: float = 0.0
     """weight of the divergence from the target network at the start; it follows `kl_target`"""
     kl_target: float = 0.04
-    """divergence from the target network that `kl_coef` is steered towards, in nats"""
+    """mean divergence from the target network that `kl_coef` is steered towards, in nats; only with `kl_coef`"""
     publish_every: int = 1
     """updates between two versions"""
 
@@ -69,3 +70,8 @@ class IMPACTConfig(UnrollConfig):
         if self.rho is not None:
             check("rho", self.rho, above=0)
         check("vtrace_lambda", self.vtrace_lambda, least=0, most=1)
+        if self.kl_coef == 0 and self.kl_target != IMPACTConfig.kl_target:
+            raise ConfigError(
+                f"kl_target={self.kl_target} with kl_coef=0 would do nothing: it is what a kl_coef above 0 is steered "
+                "towards. Set kl_coef too, such as 1, or leave kl_target out."
+            )

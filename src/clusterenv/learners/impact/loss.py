@@ -38,7 +38,7 @@ def surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
 
 
 def steer(coef: float, divergence: float, wanted: float) -> float:
-    """The weight of the divergence for the next update: more where it is too large, less where it is small.
+    """The weight of the divergence from now on: more where it was too large, less where it was small.
 
     Example:
         >>> steer(1.0, 0.1, wanted=0.04), steer(1.0, 0.01, wanted=0.04), steer(1.0, 0.05, wanted=0.04)

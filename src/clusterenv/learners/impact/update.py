@@ -50,6 +50,7 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         self.buffer: CircularBuffer[Batch] = CircularBuffer(config.buffer_batches, config.uses)
         self._source = torch.Generator().manual_seed(config.seed)
         self._updates, self._kl_coef = 0, config.kl_coef
+        self._apart_sum, self._apart_count = 0.0, 0
 
     @property
     def needs_batch(self) -> bool:
@@ -69,6 +70,7 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         kept = self.buffer.take(self._source)
         told = self._gradient_step(kept.item, left)
         self._updates += 1
+        self._steer(told[keys.TARGET_KL.name])
         if self.config.target_every and self._updates % self.config.target_every == 0:
             self.target.load_state_dict(self.network.state_dict())
         if self._updates % self.config.publish_every == 0:
@@ -79,6 +81,18 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
             keys.DROPPED.name: self.buffer.dropped_uses,
             **told,
         }
+
+    def _steer(self, apart: float) -> None:
+        """Steer the weight of the divergence once for each target network, by the mean over its time.
+
+        The divergence is 0 right after each copy and grows until the next: steered by every one of them, the weight
+        would be halved after each copy, and die, even where the mean is just what is wanted. Without a target network
+        every update counts by itself.
+        """
+        self._apart_sum, self._apart_count = self._apart_sum + apart, self._apart_count + 1
+        if self._updates % max(1, self.config.target_every) == 0:
+            self._kl_coef = steer(self._kl_coef, self._apart_sum / self._apart_count, self.config.kl_target)
+            self._apart_sum, self._apart_count = 0.0, 0
 
     def _gradient_step(self, batch: Batch, left: float) -> dict[str, float]:
         config, network = self.config, self.network
@@ -99,7 +113,6 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         norm = unrolls.clip_gradients(network, config.max_grad_norm)
         self.optimizer.step()
         unrolls.learn_scale(network, batch)
-        self._kl_coef = steer(self._kl_coef, apart.item(), config.kl_target)
         return {
             keys.POLICY_LOSS.name: policy.item(),
             keys.VALUE_LOSS.name: critic.item(),
@@ -121,7 +134,8 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint needs. The batches that are kept are not part of it."""
         target = {f"target/{name}": tensor for name, tensor in self.target.state_dict().items()}
-        counters = torch.tensor([self._updates, self._kl_coef], dtype=torch.float64)
+        numbers = [self._updates, self._kl_coef, self._apart_sum, self._apart_count]
+        counters = torch.tensor(numbers, dtype=torch.float64)
         return {**super().tensors(), **target, "source": self._source.get_state(), "counters": counters}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -129,4 +143,7 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         super().restore(tensors)
         self.target.load_state_dict(under("target/", tensors))
         self._source.set_state(tensors["source"])
-        self._updates, self._kl_coef = int(tensors["counters"][0]), float(tensors["counters"][1])
+        updates, self._kl_coef, *apart = tensors["counters"].tolist()
+        self._updates = int(updates)
+        # Older checkpoints have no sum of divergences: it starts anew.
+        self._apart_sum, self._apart_count = (apart[0], int(apart[1])) if apart else (0.0, 0)

@@ -16,9 +16,10 @@ from clusterenv.learners.impala.loss import loss
 from clusterenv.metrics import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gymnasium import Space
+    from torch import Tensor
 
     from clusterenv.env.batch import Batch
 
@@ -70,6 +71,16 @@ class IMPALAUpdater(Updater[IMPALAConfig, Network]):
             **drift_metrics(log_ratio, config.rho_bar),
             keys.EXPLAINED_VARIANCE.name: explained_variance(said.value.detach(), aim.target),
         }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a checkpoint needs; how many updates there were tells when the next version is due."""
+        return {**super().tensors(), "updates": torch.tensor(self._updates)}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `tensors` told."""
+        super().restore(tensors)
+        if "updates" in tensors:  # older checkpoints have none: they count anew
+            self._updates = int(tensors["updates"])
 
 
 def _optimizer(config: IMPALAConfig, network: Network) -> torch.optim.Optimizer:

@@ -31,7 +31,7 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
             lambda: ActorCritic(
                 observation_space,
                 action_space,
-                hidden=config.hidden or (64, 64),
+                hidden=(64, 64) if config.hidden is None else config.hidden,
                 normalize=config.normalize_observations,
                 first_spread=config.first_spread,
             ),
