@@ -20,7 +20,7 @@ from clusterenv.node.crew import Crew
 from clusterenv.node.joining import Joining
 from clusterenv.node.lending import Lending
 from clusterenv.node.mail import Mail
-from clusterenv.node.records import CODEC, attachment_to_data, check_reply, unpack_report
+from clusterenv.node.records import CODEC, attachment_to_data, check_reply, report_of, unpack_report
 from clusterenv.node.returning import Returns
 from clusterenv.node.rows import copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
@@ -55,7 +55,8 @@ _AGAIN_S = 5.0
 _AT_ONCE = 1_000
 # A host fails to use its weights fewer times than this before it is replaced.
 _SPOILT = 1_000_000
-# For memory that a node makes once its environments are built, and for the last words of a worker that we end.
+# For memory that a node makes once its environments are built; for the last words of a worker that we end, or of a node
+# before we do.
 _MEMORY_S, _LAST_WORDS_S = 60.0, 1.0
 
 
@@ -73,6 +74,7 @@ class RemoteNode:
         self._losses: list[Loss] = []
         self._report = Report()
         self._stepping: set[int] = set()  # hosts in lock step
+        self._showing: set[int] = set()  # hosts that were asked to show the rows that they have
         self._looked_s = self._pumped_s = time.monotonic()
         self._arena: Arena | None = None
         self._mail: Mail | None = None
@@ -142,8 +144,16 @@ class RemoteNode:
 
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Wait until these workers have answered or are lost; return those that are late."""
-        in_time = self._wait_while(lambda: bool(self._stepping or self._late(workers)), limit_s)
-        return [] if in_time else self._late(workers)
+        if self._wait_while(lambda: bool(self._stepping or self._late(workers)), limit_s):
+            return []
+        self._fetch_rows(workers)
+        return self._late(workers)
+
+    def _fetch_rows(self, workers: Sequence[int]) -> None:
+        """In lock step a node answers for all its workers at once: ask which of them have, if one is late."""
+        hosts = [self._crew.hosts[index] for index in self._crew.by_host(self._late(workers))]
+        self._showing = {host.index for host in hosts if not host.lost and host.tell(m.Again())}
+        self._wait_while(lambda: bool(self._showing), _LAST_WORDS_S)
 
     def _late(self, workers: Sequence[int]) -> list[int]:
         late = set() if self._arena is None else unanswered(self._arena, self.blocks)
@@ -405,8 +415,12 @@ class RemoteNode:
         if message.number is not None and host.handler_of(message.number) is None:
             return
         slots = copy_rows(self._bound(), host.slots, frames, whole=message.whole)
-        if message.report and (len(slots) or message.number is not None):
-            self._report.extend(unpack_report(message.report, host.slots))
+        if message.report and len(slots):
+            report = unpack_report(message.report, host.slots)
+            if len(slots) < len(host.slots):  # what was said of the others came with their own rows, or is over
+                report = report_of(report, set(slots.tolist()).__contains__)
+            self._report.extend(report)
+        self._showing.discard(host.index)
         if message.number is not None:
             self._stepping.discard(host.index)
             host.settle(message.number)
@@ -441,6 +455,7 @@ class RemoteNode:
         host.tell(m.Refuse(reason=f"given up: {cause}"[:1000]))  # should it still be there, it goes
         host.give_up(cause, fault)
         self._stepping.discard(host.index)
+        self._showing.discard(host.index)
         for worker in host.workers:
             self._record(Loss(worker, cause, None, None, reported=False, fault=fault))
 
