@@ -76,6 +76,8 @@ class RemoteNode:
         self._stepping: set[int] = set()  # hosts in lock step
         self._showing: set[int] = set()  # hosts that were asked to show the rows that they have
         self._looked_s = self._pumped_s = time.monotonic()
+        self._unread = 0  # how many messages are taken at most before hosts are looked after
+        self._silent: set[int] = set()  # hosts that were silent for too long at the last look
         self._arena: Arena | None = None
         self._mail: Mail | None = None
 
@@ -363,14 +365,16 @@ class RemoteNode:
     def _pump(self, limit_s: float) -> bool:
         """Take one message, if one comes in time. Returns whether one did."""
         now = time.monotonic()
-        if now - self._pumped_s > 1.0:  # we were away, and what they sent meanwhile is still unread
-            for host in self._crew.hosts:
-                host.heard_s = now
+        if now - self._pumped_s > 1.0:
+            # We were away: hosts seem silent until what they sent meanwhile is read. The socket takes from them by
+            # turns, so that however much one of them has sent, the others are heard among the first.
+            self._unread = _AT_ONCE
         self._pumped_s = now
         received = self._joining.receive(min(max(limit_s, 0.0), _LOOK_S))
         if received is not None:
             self._take(*received)
-        if now - self._looked_s > _LOOK_S:
+        self._unread = 0 if received is None else max(0, self._unread - 1)
+        if not self._unread and now - self._looked_s > _LOOK_S:
             self._looked_s = now
             self._look_after_hosts(now)
         return received is not None
@@ -435,11 +439,15 @@ class RemoteNode:
         self._record(Loss(worker, message.cause, message.slot, message.torn, message.reported, fault))
 
     def _look_after_hosts(self, now: float) -> None:
+        before, self._silent = self._silent, set()
         for host in self._crew.hosts:
             if host.lost:
                 continue
             silent_s = now - host.heard_s
             if silent_s > self._joining.silence_s and not host.at_work(now):
+                self._silent.add(host.index)
+            # At two looks: when a head goes on that was stopped, its socket needs a moment to read what has come.
+            if host.index in self._silent & before:
                 self._give_up(host, f"its node {host.name} has been silent for {silent_s:.0f} s")
             elif silent_s > _SUSPECT_S and (known := self._joining.seems_gone(host)):
                 self._give_up(host, f"its node {host.name} is gone: {known}")
@@ -447,6 +455,8 @@ class RemoteNode:
                 host.ask_again(now, _AGAIN_S)
                 if now - host.reminded_s > _AGAIN_S and self._arena is not None:
                     host.remind(self._arena, now)
+        if self._silent:
+            self._unread = _AT_ONCE
 
     def _give_up(self, host: Host, cause: str, fault: Fault = Fault.CRASH) -> None:
         if host.lost or self.closed:
