@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clusterenv.node import remote
+from clusterenv.node.records import CODEC
 from clusterenv.wire import messages as m
 from tests.node.puppets import Puppet, Theatre, on_stage
 
@@ -94,3 +95,21 @@ def test_one_who_says_much_does_not_keep_the_head_from_looking(
             head.node.look()
         (loss,) = head.node.losses()
         assert loss.cause.startswith("its node puppet0 has been silent for ")
+
+
+def test_a_replacement_that_is_lost_while_another_is_built_is_one_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        for worker, puppet in enumerate(theatre.puppets):
+            theatre.arrive(puppet.peer, [m.encode(m.Lost(worker=0, life=0, cause="first"))])
+            head.node.look()
+            head.node.replace(worker, [1, 2])
+        assert [loss.cause for loss in head.node.losses()] == ["first", "first"]
+        for puppet in theatre.puppets:
+            (asked,) = (message for message in puppet.heard if isinstance(message, m.Replace))
+            built = m.Answer(number=asked.number, value=CODEC.pack([None, 1]))
+            theatre.arrive(puppet.peer, [m.encode(built)])
+            if puppet.index == 0:
+                theatre.arrive(puppet.peer, [m.encode(m.Lost(worker=0, life=1, cause="second"))])
+        assert head.node.ready([0, 1], 30.0) == {}
+        assert [(loss.worker, loss.cause) for loss in head.node.losses()] == [(0, "second")]

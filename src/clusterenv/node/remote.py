@@ -55,8 +55,7 @@ _AGAIN_S = 5.0
 _AT_ONCE = 1_000
 # A host fails to use its weights fewer times than this before it is replaced.
 _SPOILT = 1_000_000
-# For memory that a node makes once its environments are built; for the last words of a worker that we end, or of a node
-# before we do.
+# For memory that a node makes once its environments are built, and for the last words before we end a worker.
 _MEMORY_S, _LAST_WORDS_S = 60.0, 1.0
 
 
@@ -316,8 +315,9 @@ class RemoteNode:
 
         self._wait_while(lambda: any(building(worker) for worker in workers), limit_s)
         problems = {worker: self._problems.pop(worker, None) for worker in workers}
+        known = {loss.worker for loss in self._losses}  # one that was built may be lost before the last of them is
         for worker in workers:
-            if problems[worker] is None and not self._crew.alive[worker]:
+            if problems[worker] is None and not self._crew.alive[worker] and worker not in known:
                 host = self._crew.host_of(worker)
                 cause = host.cause or f"it did not come back within {limit_s} s"
                 self._losses.append(Loss(worker, cause, None, None, fault=host.fault))
@@ -455,8 +455,7 @@ class RemoteNode:
                 host.ask_again(now, _AGAIN_S)
                 if now - host.reminded_s > _AGAIN_S and self._arena is not None:
                     host.remind(self._arena, now)
-        if self._silent:
-            self._unread = _AT_ONCE
+        self._unread = _AT_ONCE if self._silent else 0
 
     def _give_up(self, host: Host, cause: str, fault: Fault = Fault.CRASH) -> None:
         if host.lost or self.closed:
