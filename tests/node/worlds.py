@@ -20,8 +20,13 @@ class SlowToBuild(CountingEnv):
 
 COUNTING = "tests.node.worlds:NodeTests/Counting-v0"
 SLOW = "tests.node.worlds:NodeTests/SlowToBuild-v0"
+GATED = "tests.node.worlds:NodeTests/Gated-v0"
 
-for _id, _kind in ((COUNTING, "tests.zoo:CountingEnv"), (SLOW, "tests.node.worlds:SlowToBuild")):
+for _id, _kind in (
+    (COUNTING, "tests.zoo:CountingEnv"),
+    (SLOW, "tests.node.worlds:SlowToBuild"),
+    (GATED, "tests.faults.kit:GatedEnv"),
+):
     _name = _id.partition(":")[2]
     if _name not in gymnasium.registry:
         gymnasium.register(_name, _kind, disable_env_checker=True, order_enforce=False)

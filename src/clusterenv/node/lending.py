@@ -19,6 +19,7 @@ from clusterenv.node.records import attachment_to_data, fragment_spec_to_data
 from clusterenv.transport.fragments import Fragments
 from clusterenv.transport.sockets import MAX_FRAME_BYTES
 from clusterenv.wire import messages as m
+from clusterenv.wire.arrays import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,6 +94,10 @@ class Lending:
         """Fill the columns of a fragment that has arrived."""
         if self.fragments is None or not 0 <= fragment.buffer < self.fragments.spec.buffers:
             raise ProtocolError("a fragment came that nobody asked for.")
+        if fragment.steps > self.fragments.spec.steps:
+            raise ProtocolError(
+                f"a fragment of {shown(fragment.steps)} steps came; there is room for {self.fragments.spec.steps}."
+            )
         columns = self.fragments.columns(fragment.buffer, block)
         columns_from_frames(columns, frames)
         # As the worker leaves its own arena: the newest observation, in the middle of an episode.

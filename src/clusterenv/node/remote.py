@@ -20,7 +20,7 @@ from clusterenv.node.crew import Crew
 from clusterenv.node.joining import Joining
 from clusterenv.node.lending import Lending
 from clusterenv.node.mail import Mail
-from clusterenv.node.records import CODEC, attachment_to_data, check_reply, unpack_report
+from clusterenv.node.records import CODEC, attachment_to_data, check_reply, report_of, unpack_report
 from clusterenv.node.returning import Returns
 from clusterenv.node.rows import copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
@@ -55,7 +55,7 @@ _AGAIN_S = 5.0
 _AT_ONCE = 1_000
 # A host fails to use its weights fewer times than this before it is replaced.
 _SPOILT = 1_000_000
-# For memory that a node makes once its environments are built, and for the last words of a worker that we end.
+# For memory that a node makes once its environments are built, and for the last words before we end a worker.
 _MEMORY_S, _LAST_WORDS_S = 60.0, 1.0
 
 
@@ -73,7 +73,10 @@ class RemoteNode:
         self._losses: list[Loss] = []
         self._report = Report()
         self._stepping: set[int] = set()  # hosts in lock step
+        self._showing: set[int] = set()  # hosts that were asked to show the rows that they have
         self._looked_s = self._pumped_s = time.monotonic()
+        self._unread = 0  # how many messages are taken at most before hosts are looked after
+        self._silent: set[int] = set()  # hosts that were silent for too long at the last look
         self._arena: Arena | None = None
         self._mail: Mail | None = None
 
@@ -142,8 +145,16 @@ class RemoteNode:
 
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Wait until these workers have answered or are lost; return those that are late."""
-        in_time = self._wait_while(lambda: bool(self._stepping or self._late(workers)), limit_s)
-        return [] if in_time else self._late(workers)
+        if self._wait_while(lambda: bool(self._stepping or self._late(workers)), limit_s):
+            return []
+        self._fetch_rows(workers)
+        return self._late(workers)
+
+    def _fetch_rows(self, workers: Sequence[int]) -> None:
+        """In lock step a node answers for all its workers at once: ask which of them have, if one is late."""
+        hosts = [self._crew.hosts[index] for index in self._crew.by_host(self._late(workers))]
+        self._showing = {host.index for host in hosts if not host.lost and host.tell(m.Again())}
+        self._wait_while(lambda: bool(self._showing), _LAST_WORDS_S)
 
     def _late(self, workers: Sequence[int]) -> list[int]:
         late = set() if self._arena is None else unanswered(self._arena, self.blocks)
@@ -304,8 +315,9 @@ class RemoteNode:
 
         self._wait_while(lambda: any(building(worker) for worker in workers), limit_s)
         problems = {worker: self._problems.pop(worker, None) for worker in workers}
+        known = {loss.worker for loss in self._losses}  # one that was built may be lost before the last of them is
         for worker in workers:
-            if problems[worker] is None and not self._crew.alive[worker]:
+            if problems[worker] is None and not self._crew.alive[worker] and worker not in known:
                 host = self._crew.host_of(worker)
                 cause = host.cause or f"it did not come back within {limit_s} s"
                 self._losses.append(Loss(worker, cause, None, None, fault=host.fault))
@@ -355,14 +367,16 @@ class RemoteNode:
     def _pump(self, limit_s: float) -> bool:
         """Take one message, if one comes in time. Returns whether one did."""
         now = time.monotonic()
-        if now - self._pumped_s > 1.0:  # we were away, and what they sent meanwhile is still unread
-            for host in self._crew.hosts:
-                host.heard_s = now
+        if now - self._pumped_s > 1.0:
+            # We were away: hosts seem silent until what they sent meanwhile is read. The socket takes from them by
+            # turns, so that however much one of them has sent, the others are heard among the first.
+            self._unread = _AT_ONCE
         self._pumped_s = now
         received = self._joining.receive(min(max(limit_s, 0.0), _LOOK_S))
         if received is not None:
             self._take(*received)
-        if now - self._looked_s > _LOOK_S:
+        self._unread = 0 if received is None else max(0, self._unread - 1)
+        if not self._unread and now - self._looked_s > _LOOK_S:
             self._looked_s = now
             self._look_after_hosts(now)
         return received is not None
@@ -407,8 +421,12 @@ class RemoteNode:
         if message.number is not None and host.handler_of(message.number) is None:
             return
         slots = copy_rows(self._bound(), host.slots, frames, whole=message.whole)
-        if message.report and (len(slots) or message.number is not None):
-            self._report.extend(unpack_report(message.report, host.slots))
+        if message.report and len(slots):
+            report = unpack_report(message.report, host.slots)
+            if len(slots) < len(host.slots):  # what was said of the others came with their own rows, or is over
+                report = report_of(report, set(slots.tolist()).__contains__)
+            self._report.extend(report)
+        self._showing.discard(host.index)
         if message.number is not None:
             self._stepping.discard(host.index)
             host.settle(message.number)
@@ -423,11 +441,15 @@ class RemoteNode:
         self._record(Loss(worker, message.cause, message.slot, message.torn, message.reported, fault))
 
     def _look_after_hosts(self, now: float) -> None:
+        before, self._silent = self._silent, set()
         for host in self._crew.hosts:
             if host.lost:
                 continue
             silent_s = now - host.heard_s
             if silent_s > self._joining.silence_s and not host.at_work(now):
+                self._silent.add(host.index)
+            # At two looks: when a head goes on that was stopped, its socket needs a moment to read what has come.
+            if host.index in self._silent & before:
                 self._give_up(host, f"its node {host.name} has been silent for {silent_s:.0f} s")
             elif silent_s > _SUSPECT_S and (known := self._joining.seems_gone(host)):
                 self._give_up(host, f"its node {host.name} is gone: {known}")
@@ -435,6 +457,7 @@ class RemoteNode:
                 host.ask_again(now, _AGAIN_S)
                 if now - host.reminded_s > _AGAIN_S and self._arena is not None:
                     host.remind(self._arena, now)
+        self._unread = _AT_ONCE if self._silent else 0
 
     def _give_up(self, host: Host, cause: str, fault: Fault = Fault.CRASH) -> None:
         if host.lost or self.closed:
@@ -443,6 +466,7 @@ class RemoteNode:
         host.tell(m.Refuse(reason=f"given up: {cause}"[:1000]))  # should it still be there, it goes
         host.give_up(cause, fault)
         self._stepping.discard(host.index)
+        self._showing.discard(host.index)
         for worker in host.workers:
             self._record(Loss(worker, cause, None, None, reported=False, fault=fault))
 

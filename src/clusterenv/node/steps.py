@@ -1,7 +1,8 @@
 """Steps that a head on another host has asked for: from rows in a message to the arena, and back.
 
 A row goes back with the number that its slot was asked with, so the head knows which rows are new, whatever comes
-twice. Rows of single slots are kept track of until the slot is asked for again, and can be shown once more.
+twice. Rows of single slots are kept track of until the slot is asked for again, and can be shown once more. A head that
+has waited long enough asks for the rows that a lock step has by then; its answer brings them again, with all the rest.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterenv.errors import ProtocolError
-from clusterenv.node.records import pack_report
+from clusterenv.node.records import pack_report, report_of
 from clusterenv.node.rows import results
 from clusterenv.transport.arena import Command
 from clusterenv.wire import messages as m
 from clusterenv.wire.frames import array_of, expect, fill, frame_of
+from clusterenv.worker.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +52,7 @@ class Steps:
         self._lock_step: tuple[int, bool, RowIndex | None] | None = None  # number, whole, which rows
         self._flying = np.zeros(arena.spec.num_envs, dtype=np.bool_)
         self._shown: list[tuple[RowIndex, bytes]] = []  # single rows that were sent, with their reports
+        self._held = Report()  # of rows that were not ready when it was read, or whose lock step is not complete
 
     @property
     def busy(self) -> bool:
@@ -93,33 +96,60 @@ class Steps:
 
     def _finish_lock_step(self, number: int, whole: bool, rows: RowIndex | None) -> None:
         self._lock_step = None
-        report = pack_report(self._node.reports())
-        header = m.encode(m.Rows(number=number, report=report, whole=whole))
+        # With what was shown before, which may have been lost: the head takes what belongs to rows that are new to it.
+        self._held.extend(self._node.reports())
+        report, self._held = self._held, Report()
+        header = m.encode(m.Rows(number=number, report=pack_report(report), whole=whole))
         self._done(number, [header, *self._frames(rows)])
 
     def _show_ready(self) -> bool:
         arena = self._arena
-        ready: RowIndex = np.flatnonzero(self._flying & (arena.have == arena.want)).astype(np.int32)
+        ready: RowIndex = np.flatnonzero(self._awaited() & (arena.have == arena.want)).astype(np.int32)
         if not len(ready):
             return False
-        report = pack_report(self._node.reports())
+        # A worker that has just become ready may have reported too: that goes with its own rows.
+        self._held.extend(self._node.reports())
+        slots = set((ready + arena.spec.first_slot).tolist())
+        report = pack_report(report_of(self._held, slots.__contains__))
+        if self._lock_step is None:
+            self._held = report_of(self._held, lambda slot: slot not in slots)
         self._flying[ready] = False
         self._shown.append((ready, report))
         self._show(ready, report)
         return True
 
+    def _awaited(self) -> npt.NDArray[np.bool_]:
+        """The rows that were asked for and have not been shown."""
+        if self._lock_step is None:
+            return self._flying
+        awaited = self._flying.copy()
+        _, _, rows = self._lock_step
+        awaited[slice(None) if rows is None else rows] = True
+        for shown, _ in self._shown:
+            awaited[shown] = False
+        return awaited
+
     def _show(self, rows: RowIndex, report: bytes) -> None:
         self._send([m.encode(m.Rows(report=report, whole=False)), *self._frames(rows)])
 
     def show_again(self) -> None:
-        """Send single rows once more that the head may not have."""
-        for rows, report in self._shown:
+        """Send what is ready, also of a lock step, and single rows once more that the head may not have.
+
+        There is always something to send: a head that waits for this knows then that it has all there is.
+        """
+        before = list(self._shown)
+        if not self._show_ready():
+            self._show(np.empty(0, np.int32), b"")
+        for rows, report in before:
             self._show(rows, report)
 
     def lose(self, worker: int) -> None:
         """A worker has ended: nothing more comes of its slots."""
-        self._show_ready()
-        self._flying[self._arena.spec.rows(self._node.blocks[worker])] = False
+        block = self._node.blocks[worker]
+        if self._lock_step is None:
+            self._show_ready()
+            self._held.forget(block)
+        self._flying[self._arena.spec.rows(block)] = False
 
     def forget(self, worker: int) -> None:
         """Another worker takes the place of a lost one: it owes no step."""
