@@ -42,7 +42,8 @@ def last_one_waits(gate: Gate, cluster: str) -> Iterator[ClusterEnv]:
 def reported(envs: ClusterEnv, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The slots whose infos reach the engine from here on."""
     node: Any = envs._engine.node
-    reports, slots = node.reports, []
+    reports = node.reports
+    slots: list[int] = []
 
     def noted() -> Any:
         report = reports()

@@ -355,9 +355,8 @@ class RemoteNode:
         self.closed = True
         if os.getpid() != self._owner:
             return  # the sockets and the nodes are still the parent's
-        limit = 5.0 if limit_s is None else limit_s
         try:
-            self._joining.close(limit)
+            self._joining.close(5.0 if limit_s is None else limit_s)
         finally:  # also after Ctrl-C
             if self._arena is not None:
                 self._arena.close()
