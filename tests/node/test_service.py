@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+from clusterenv import make_vec
 from clusterenv.node.base import Loss
 from clusterenv.node.records import CODEC
 from clusterenv.node.service import Service
 from clusterenv.wire import messages as m
 from clusterenv.worker.loop import Reply
+from tests.faults.kit import LIMIT_S, lost, patient
+from tests.node.worlds import TOLD
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Mapping, Sequence
 
 
@@ -45,8 +50,8 @@ class OneWorker:
     def replace(self, worker: int, seeds: Sequence[int | None]) -> None:
         self.lost = False
 
-    def ready(self, workers: Sequence[int], limit_s: float) -> dict[int, Reply]:
-        return {}
+    def built(self, workers: Sequence[int]) -> dict[int, Reply | None]:
+        return dict.fromkeys(workers)
 
     def pids(self) -> list[int]:
         return [1]
@@ -88,3 +93,24 @@ def test_the_answer_of_a_replacement_is_not_that_of_the_worker_before_it() -> No
     assert not told[1]
     assert told[3]
     assert service.idle
+
+
+def test_others_are_heard_while_a_replacement_is_built(tmp_path: pathlib.Path) -> None:
+    slots: list[dict[str, Any]] = [{"slot": 0}, {"slot": 1, "plan": {2: "exit"}}]
+    cluster, limits = "tcp:nodes=1,workers=2", {"timeouts": patient()}
+    with contextlib.closing(
+        make_vec(TOLD, 2, cluster=cluster, folder=str(tmp_path), slot_kwargs=slots, vector_kwargs=limits)
+    ) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0])
+        envs.send([0, 0])
+        *_, infos = envs.recv(1, LIMIT_S)
+        assert infos["env_id"].tolist() == [1]
+        assert lost(infos, 1) == [True]
+        (tmp_path / "stepped").touch()
+        observations, *_, infos = envs.recv(1, LIMIT_S)
+        assert infos["env_id"].tolist() == [0]
+        assert observations.tolist() == [[0, 2]]
+        (tmp_path / "built").touch()
+        envs.send([0, 0])
+        assert envs.recv(2, LIMIT_S)[0].tolist() == [[0, 3], [1, 0]]

@@ -96,6 +96,7 @@ class Service:
         self._fragments: tuple[int, Fragments] | None = None
         self._lives: list[int] = []
         self._told: dict[int, list[Any]] = {}  # losses, by worker, until it is replaced
+        self._replacing: dict[int, int] = {}  # the numbers of requests for workers that are being built
         self.ended = False
         self.epoch = 0  # of the head
 
@@ -113,7 +114,7 @@ class Service:
     def idle(self) -> bool:
         """Whether nothing is under way but streams that have no order."""
         playing = any(self._orders.values()) or any(errand.name != "stream" for errand in self._errands)
-        return not self.stepping and not playing
+        return not self.stepping and not playing and not self._replacing
 
     def descriptors(self) -> list[int]:
         """What becomes readable when a worker has something to say."""
@@ -312,8 +313,7 @@ class Service:
         self._told.pop(worker, None)
         self._lives[worker] += 1
         node.replace(worker, request.seeds)
-        problem = node.ready([worker], request.limit_s).get(worker)
-        self._answer(request.number, CODEC.pack([problem, node.pids()[worker]]))
+        self._replacing[worker] = request.number  # it is answered when its environments are built; others go on
 
     # What the workers do.
 
@@ -322,6 +322,8 @@ class Service:
         node = self._node
         if node is None:
             return
+        for worker, problem in node.built(list(self._replacing)).items():
+            self._answer_replacement(worker, problem)
         if self._steps is not None and self._steps.busy:
             self._steps.progress()
         else:
@@ -331,6 +333,11 @@ class Service:
         for errand in list(self._errands):
             self._collect(errand)
         self._tell_losses()
+
+    def _answer_replacement(self, worker: int, problem: Reply | None) -> None:
+        number = self._replacing.pop(worker, None)
+        if number is not None:
+            self._answer(number, CODEC.pack([problem, self._local().pids()[worker]]))
 
     def _collect(self, errand: _Errand) -> None:
         node = self._local()
@@ -377,6 +384,7 @@ class Service:
 
     def _tell_losses(self) -> None:
         for loss in self._local().losses():
+            self._answer_replacement(loss.worker, None)  # first: the head takes an answer for a sign of life
             if self._steps is not None:
                 self._steps.lose(loss.worker)
             for number, _ in self._orders.pop(loss.worker, ()):
