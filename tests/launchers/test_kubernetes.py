@@ -430,7 +430,9 @@ def test_pods_that_a_quota_forbids_are_told(fake: FakeKubernetes) -> None:
         fake.pods = [pod(0)]
         fake.events = [{"involvedObject": {"kind": "Job", "name": run}, "reason": "FailedCreate", "message": QUOTA}]
         assert failure_of(launcher) == f"pods could not be made: FailedCreate: {QUOTA}"
-        assert launcher.status() == f"1 of 2 pods run; 1 not made yet (FailedCreate: {QUOTA})"
+        # Pods are asked for before events: the first look at these events may have missed the pod.
+        told = f"1 of 2 pods run; 1 not made yet (FailedCreate: {QUOTA})"
+        wait_until(lambda: launcher.status() == told, LIMIT_S, launcher.status)
         fake.pods = [pod(0), pod(1)]
         wait_until(lambda: launcher.failure() is None, LIMIT_S)
 

@@ -155,6 +155,7 @@ class Supervisor:
     def close(self) -> None:
         """End the fork server, which ends every worker. Safe to call twice, and after a fork of the head."""
         self._control.close()
+        self._pids.clear()
         if os.getpid() != self._owner:
             return
         try:
