@@ -97,7 +97,8 @@ class WorkerLost(ClusterEnvError, RuntimeError):
         seed: the seed that slot was last reset with, if any.
         step: how many steps the slot had taken since that reset, if known.
 
-    With `again` it was replaced before, more than once, and is not any more.
+    With `again` it was replaced before, more than once, and is not any more. With `replaced` it is, and only the call
+    is lost.
     """
 
     def __init__(
@@ -110,13 +111,14 @@ class WorkerLost(ClusterEnvError, RuntimeError):
         seed: int | None = None,
         step: int | None = None,
         again: bool = False,
+        replaced: bool = False,
     ) -> None:
         where = "" if slot is None else f" It was in slot {slot} (seed {seed}, step {step})."
-        advice = (
-            "It was lost again and again without getting anywhere. Find out why, then call reset()."
-            if again
-            else 'Call reset() to go on with a fresh worker, or pass on_loss="restart" to have that done for you.'
-        )
+        advice = 'Call reset() to go on with a fresh worker, or pass on_loss="restart" to have that done for you.'
+        if again:
+            advice = "It was lost again and again without getting anywhere. Find out why, then call reset()."
+        elif replaced:
+            advice = "A fresh one takes its place: go on with step(), which tells whose episodes were cut, or reset()."
         super().__init__(f"worker {worker} (slots {slots.start}-{slots.stop - 1}) is lost: {cause}.{where} {advice}")
         self.worker, self.slots, self.cause = worker, slots, cause
         self.slot, self.seed, self.step = slot, seed, step

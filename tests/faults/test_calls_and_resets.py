@@ -229,7 +229,7 @@ def test_a_worker_that_is_lost_in_a_call_takes_no_empty_message_for_the_next() -
     with batch(each(2, TextEnv), timeouts=patient()) as envs:
         envs.reset(seed=0)
         envs.step(("a", "b"))
-        with pytest.raises(WorkerLost):
+        with pytest.raises(WorkerLost, match=r"A fresh one takes its place: go on with step\(\)"):
             envs.call("die", indices=[1])
         assert envs.step(("c", "d"))[3].tolist() == [False, True]
         assert envs.get_attr("said")[0] == "ac"

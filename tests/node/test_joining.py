@@ -102,6 +102,12 @@ def arrives_again(theatre: Theatre, index: int, peer: bytes) -> None:
     theatre.arrive(peer, [m.encode(another.hello(theatre.run, incarnation=f"of {peer!r}"))])
 
 
+def leaves(theatre: Theatre, index: int) -> None:
+    """This node says goodbye."""
+    puppet = theatre.puppets.pop(index)
+    theatre.arrive(puppet.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+
+
 def test_a_node_that_its_engine_starts_again_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has noticed that the first is gone; the engine is asked for nothing."""
     theatre = Theatre()
@@ -123,8 +129,7 @@ def test_a_node_may_be_back_before_it_is_wanted(monkeypatch: pytest.MonkeyPatch)
     """It has said goodbye, and its engine has started it again while the head was busy with other things."""
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
-        first = theatre.puppets.pop(1)
-        theatre.arrive(first.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        leaves(theatre, 1)
         arrives_again(theatre, 1, b"peer 7")
         head.node.listen()
         assert [loss.worker for loss in head.node.losses()] == [1]
@@ -152,8 +157,7 @@ def test_a_node_that_comes_and_leaves_before_it_has_slots_leaves_its_place_to_th
 ) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
-        lost = theatre.puppets.pop(1)
-        theatre.arrive(lost.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        leaves(theatre, 1)
         head.node.listen()
         assert [loss.worker for loss in head.node.losses()] == [1]
         head.node.replace(1, [None, None], patient=True)
@@ -171,8 +175,7 @@ def test_a_node_that_comes_and_leaves_before_it_has_slots_leaves_its_place_to_th
 def test_a_newcomer_whose_connection_is_gone_is_not_given_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
-        lost = theatre.puppets.pop(1)
-        theatre.arrive(lost.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        leaves(theatre, 1)
         arrives_again(theatre, 1, b"peer 7")
         head.node.listen()
         assert [loss.worker for loss in head.node.losses()] == [1]
@@ -186,8 +189,7 @@ def test_a_newcomer_whose_connection_is_gone_is_not_given_slots(monkeypatch: pyt
 def test_a_node_that_cannot_make_its_memory_again_is_given_up_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
-        lost = theatre.puppets.pop(1)
-        theatre.arrive(lost.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
+        leaves(theatre, 1)
         arrives_again(theatre, 1, b"peer 7")
         theatre.puppets[-1].lie = no_memory
         head.node.listen()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clusterenv.node import remote
+from clusterenv.node.joining import AT_ONCE
 from clusterenv.node.records import CODEC
 from clusterenv.wire import messages as m
 from tests.node.puppets import Puppet, Theatre, on_stage
@@ -90,7 +91,7 @@ def test_one_who_says_much_does_not_keep_the_head_from_looking(
     with on_stage(monkeypatch, theatre, silence_s=SILENCE_S) as head:
         for _ in range(3):
             sleep(SILENCE_S)
-            for _ in range(remote._AT_ONCE + 10):
+            for _ in range(AT_ONCE + 10):
                 beat(theatre, theatre.puppets[1])
             head.node.look()
         (loss,) = head.node.losses()

@@ -205,22 +205,22 @@ class Recovery:
 
     def lost_in_call(self, name: str) -> WorkerLost | None:
         """A call cannot come back truncated: the error, if a worker was lost in it. Steps can go on after that."""
-        losses = self._node.losses()
+        losses, replaced = self._node.losses(), self._on_loss is not OnLoss.RAISE
         for loss in losses:
             self._gather.lose(self._node.blocks[loss.worker], reported=True)
-            if self._on_loss is not OnLoss.RAISE:
+            if replaced:
                 self.replace(loss.worker)
             else:
                 self.must_reset = True
-        return self.error_of(losses[0]._replace(cause=f"{losses[0].cause}, in {name}")) if losses else None
+        if not losses:
+            return None
+        return self.error_of(losses[0]._replace(cause=f"{losses[0].cause}, in {name}"), replaced=replaced)
 
-    def error_of(self, loss: Loss, *, again: bool = False) -> WorkerLost:
+    def error_of(self, loss: Loss, *, again: bool = False, replaced: bool = False) -> WorkerLost:
         """The error that tells of a loss."""
         slots, slot = self._node.blocks[loss.worker], loss.slot
-        if slot is None:
-            return WorkerLost(loss.worker, slots, loss.cause, again=again)
-        at = {"slot": slot, "seed": self.seeds[slot], "step": self._gather.steps(slot)}
-        return WorkerLost(loss.worker, slots, loss.cause, again=again, **at)
+        at = {} if slot is None else {"slot": slot, "seed": self.seeds[slot], "step": self._gather.steps(slot)}
+        return WorkerLost(loss.worker, slots, loss.cause, again=again, replaced=replaced, **at)
 
     def _reset_fresh(self, slots: list[int]) -> Report:
         """Reset slots of replaced workers, also if those are lost again on the way."""

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+# How many messages are taken in one go: a node that never stops speaking must not keep us from all else.
+AT_ONCE = 1_000
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
-_AT_ONCE = 1_000  # messages that are taken in one go: a node that never stops speaking must not keep us
 _REMEMBERED = 100  # nodes that are lost, beside as many as there are places: should they come back, they are told so
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
 
@@ -332,7 +333,7 @@ class Joining:
                 self._hub = None
 
     def _say_goodbye(self, hub: Hub, end: float) -> None:
-        for _ in range(_AT_ONCE):  # who has come back meanwhile has another connection
+        for _ in range(AT_ONCE):  # who has come back meanwhile has another connection
             if (got := hub.receive(0.0)) is None:
                 break
             self._sort(*got)

@@ -23,7 +23,7 @@ from clusterenv.node.board import Board
 from clusterenv.node.handle import WorkerHandle
 from clusterenv.node.here import Here
 from clusterenv.node.starting import raise_start_errors
-from clusterenv.node.supervisor import Supervisor, search_path
+from clusterenv.node.supervisor import LISTEN_S, Supervisor, search_path
 from clusterenv.transport.arena import Command
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack, pack_by_value
 from clusterenv.transport.wake import check_supported
@@ -48,8 +48,6 @@ _LOOK_S = 0.05
 # How long we wait to learn why a channel closed, and for a message that has been announced.
 _EXIT_S = 1.0
 _FRAME_S = 30.0
-# How often the fork server is listened to while replies are waited for.
-_LISTEN_S = 0.1
 # Beside one channel per worker: the control socket, the arena, and what starting a process takes for a moment.
 _SPARE_DESCRIPTORS = 12
 
@@ -220,7 +218,7 @@ class LocalNode(Here):
             poll.register(fd, select.POLLIN)
         while any(handle.reply is None and not handle.lost for handle in handles.values()):
             left = None if end is None else end - time.monotonic()
-            ready = poll.poll(_LISTEN_S * 1000 if left is None else min(_LISTEN_S, max(0.0, left)) * 1000)
+            ready = poll.poll(1000 * (LISTEN_S if left is None else min(LISTEN_S, max(0.0, left))))
             if not ready and left is not None and left <= 0:
                 break
             self._supervisor.listen()

@@ -26,8 +26,6 @@ from clusterenv.worker.loop import Reply
 from clusterenv.worker.report import Failure, Report, packable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from clusterenv.node.base import Message
 
 # Of a number in the sizes of fragments; how much memory all of them take together is seen later.
@@ -71,15 +69,6 @@ def unpack_report(data: bytes, slots: range) -> Report:
         raise ProtocolError(f"a {type(report).__name__} came in place of a report.")
     _check_report(report, slots)
     return report
-
-
-def report_of(report: Report, wanted: Callable[[int], bool]) -> Report:
-    """The part of a report that is about these slots. What a vectorised block has batched never travels."""
-    return Report(
-        [entry for entry in report.infos if wanted(entry[0])],
-        [failure for failure in report.failures if wanted(failure.slot)],
-        [entry for entry in report.observations if wanted(entry[0])],
-    )
 
 
 def unpack_reply(data: bytes, slots: range, name: str, results: int | None = None) -> Reply:

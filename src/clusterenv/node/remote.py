@@ -17,10 +17,10 @@ from clusterenv.errors import LaunchError, ProtocolError
 from clusterenv.node.base import Loss
 from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.crew import Crew
-from clusterenv.node.joining import Joining
+from clusterenv.node.joining import AT_ONCE, Joining
 from clusterenv.node.lending import Lending
 from clusterenv.node.mail import Mail
-from clusterenv.node.records import CODEC, attachment_to_data, check_reply, report_of, unpack_report
+from clusterenv.node.records import CODEC, attachment_to_data, check_reply, unpack_report
 from clusterenv.node.returning import Returns
 from clusterenv.node.rows import copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
@@ -51,8 +51,6 @@ _logger = logging.getLogger(__name__)
 _LOOK_S, _SUSPECT_S = 0.25, 0.5
 # A request that was not answered for this long goes out again: it, or its answer, may have been lost.
 _AGAIN_S = 5.0
-# How many messages are taken at most before somebody looks at what they brought.
-_AT_ONCE = 1_000
 # A host fails to use its weights fewer times than this before it is replaced.
 _SPOILT = 1_000_000
 # For memory that a node makes once its environments are built, and for the last words before we end a worker.
@@ -166,7 +164,7 @@ class RemoteNode:
 
     def listen(self) -> None:
         """Take what has arrived."""
-        for _ in range(_AT_ONCE):
+        for _ in range(AT_ONCE):
             if not self._pump(0.0):
                 return
 
@@ -369,7 +367,7 @@ class RemoteNode:
         if now - self._pumped_s > 1.0:
             # We were away: hosts seem silent until what they sent meanwhile is read. The socket takes from them by
             # turns, so that however much one of them has sent, the others are heard among the first.
-            self._unread = _AT_ONCE
+            self._unread = AT_ONCE
         self._pumped_s = now
         received = self._joining.receive(min(max(limit_s, 0.0), _LOOK_S))
         if received is not None:
@@ -423,7 +421,7 @@ class RemoteNode:
         if message.report and len(slots):
             report = unpack_report(message.report, host.slots)
             if len(slots) < len(host.slots):  # what was said of the others came with their own rows, or is over
-                report = report_of(report, set(slots.tolist()).__contains__)
+                report = report.about(set(slots.tolist()))
             self._report.extend(report)
         self._showing.discard(host.index)
         if message.number is not None:
@@ -456,7 +454,7 @@ class RemoteNode:
                 host.ask_again(now, _AGAIN_S)
                 if now - host.reminded_s > _AGAIN_S and self._arena is not None:
                     host.remind(self._arena, now)
-        self._unread = _AT_ONCE if self._silent else 0
+        self._unread = AT_ONCE if self._silent else 0
 
     def _give_up(self, host: Host, cause: str, fault: Fault = Fault.CRASH) -> None:
         if host.lost or self.closed:

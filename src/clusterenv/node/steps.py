@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterenv.errors import ProtocolError
-from clusterenv.node.records import pack_report, report_of
+from clusterenv.node.records import pack_report
 from clusterenv.node.rows import results
 from clusterenv.transport.arena import Command
 from clusterenv.wire import messages as m
@@ -107,16 +107,22 @@ class Steps:
         ready: RowIndex = np.flatnonzero(self._awaited() & (arena.have == arena.want)).astype(np.int32)
         if not len(ready):
             return False
-        # A worker that has just become ready may have reported too: that goes with its own rows.
-        self._held.extend(self._node.reports())
-        slots = set((ready + arena.spec.first_slot).tolist())
-        report = pack_report(report_of(self._held, slots.__contains__))
-        if self._lock_step is None:
-            self._held = report_of(self._held, lambda slot: slot not in slots)
+        report = self._report_about(ready)
         self._flying[ready] = False
         self._shown.append((ready, report))
         self._show(ready, report)
         return True
+
+    def _report_about(self, ready: RowIndex) -> bytes:
+        """What was reported of these rows. A worker that has become ready only now goes with its own."""
+        self._held.extend(self._node.reports())
+        if not self._held:
+            return b""
+        slots = set((ready + self._arena.spec.first_slot).tolist())
+        report = pack_report(self._held.about(slots))
+        if self._lock_step is None:
+            self._held.forget(slots)
+        return report
 
     def _awaited(self) -> npt.NDArray[np.bool_]:
         """The rows that were asked for and have not been shown."""

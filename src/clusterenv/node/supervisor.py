@@ -33,8 +33,8 @@ _BOOTSTRAP = (
     "from clusterenv.node.forkserver import main; main(int(sys.argv[1]), spared=sys.argv[3:] == ['spared'])"
 )
 _SERVER_END_S = 2.0
-# How long the fork server may take no message, and how often we listen to it meanwhile.
-_DEAF_S, _LISTEN_S = 60.0, 0.1
+# How long the fork server may take no message, and how often whoever waits listens to it.
+_DEAF_S, LISTEN_S = 60.0, 0.1
 
 
 def search_path() -> list[str]:
@@ -177,7 +177,7 @@ class Supervisor:
                     raise OSError(f"it took no message for {_DEAF_S} s") from None
             poll = select.poll()
             poll.register(self._control, select.POLLIN | select.POLLOUT)
-            poll.poll(_LISTEN_S * 1000)
+            poll.poll(LISTEN_S * 1000)
 
     def _read(self, limit_s: float = 0.0) -> None:
         """Take what the fork server has reported."""

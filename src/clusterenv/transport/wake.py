@@ -21,7 +21,7 @@ from clusterenv.errors import LaunchError
 
 # Only where a processor shows its writes to others in their order: rows are written first, then the word that tells of
 # them, with nothing in between.
-_SYS_FUTEX = {"x86_64": 202}.get(platform.machine())
+_SYS_FUTEX = 202 if platform.machine() == "x86_64" else None
 _FUTEX_WAIT = 0
 _FUTEX_WAKE = 1
 _EVERYBODY = 2**31 - 1

@@ -14,7 +14,7 @@ import cloudpickle
 from clusterenv.errors import ResultError, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
     from types import TracebackType
 
     import numpy.typing as npt
@@ -71,8 +71,22 @@ class Report:
         self.observations += other.observations
         self.block_infos += other.block_infos
 
-    def forget(self, block: range) -> None:
-        """Drop what was reported of the slots of a block.
+    def about(self, slots: Container[int]) -> Report:
+        """The part that is about these slots.
+
+        Example:
+            >>> Report(infos=[(0, {"a": 1}), (2, {"b": 2})]).about(range(2)).infos
+            [(0, {'a': 1})]
+        """
+        return Report(
+            [entry for entry in self.infos if entry[0] in slots],
+            [failure for failure in self.failures if failure.slot in slots],
+            [entry for entry in self.observations if entry[0] in slots],
+            [entry for entry in self.block_infos if entry[0][0] in slots],
+        )
+
+    def forget(self, slots: Container[int]) -> None:
+        """Drop what was reported of these slots.
 
         Example:
             >>> report = Report(infos=[(0, {"a": 1}), (2, {"b": 2})])
@@ -80,10 +94,10 @@ class Report:
             >>> report.infos
             [(2, {'b': 2})]
         """
-        self.infos = [entry for entry in self.infos if entry[0] not in block]
-        self.failures = [failure for failure in self.failures if failure.slot not in block]
-        self.observations = [entry for entry in self.observations if entry[0] not in block]
-        self.block_infos = [entry for entry in self.block_infos if entry[0][0] not in block]
+        self.infos = [entry for entry in self.infos if entry[0] not in slots]
+        self.failures = [failure for failure in self.failures if failure.slot not in slots]
+        self.observations = [entry for entry in self.observations if entry[0] not in slots]
+        self.block_infos = [entry for entry in self.block_infos if entry[0][0] not in slots]
 
 
 class BuildError(Exception):
