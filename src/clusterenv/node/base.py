@@ -28,7 +28,7 @@ class Loss(NamedTuple):
         worker: its index.
         cause: what is known of its end.
         slot: the slot it was stepping, or None.
-        torn: the slot whose row it was writing, which may be half old and half new, or None.
+        torn: the slots whose rows it was writing, which may be half old and half new, or None.
         reported: whether everything that it had announced has arrived.
         fault: whose budget it is counted in.
     """
@@ -36,7 +36,7 @@ class Loss(NamedTuple):
     worker: int
     cause: str
     slot: int | None
-    torn: int | None
+    torn: range | None
     reported: bool = True
     fault: Fault = Fault.CRASH
 

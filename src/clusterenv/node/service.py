@@ -393,7 +393,7 @@ class Service:
                 life=self._lives[loss.worker],
                 cause=loss.cause,
                 slot=loss.slot,
-                torn=loss.torn,
+                torn=None if loss.torn is None else loss.torn.start,  # vectorised blocks run on the head's host only
                 reported=loss.reported,
                 outgrown=loss.fault is Fault.MEMORY,
             )
