@@ -82,7 +82,8 @@ class Node(Protocol):
     ) -> None:
         """Ask these workers to step the slots that are asked for in the arena.
 
-        `actions` holds those that fit no array, by worker and row.
+        `actions` holds those that fit no array, by worker and row, each with the number that its slot was asked with:
+        one that comes twice, or too late, is never taken for another.
         """
 
     def check_attachable(self, attachment: Attachment) -> None:
