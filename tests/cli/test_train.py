@@ -79,7 +79,11 @@ def test_tensorboard_files_go_into_the_folder() -> None:
 def test_a_run_goes_on_with_a_larger_budget(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
     name = latest().path.name
+    assert "\nWeights: 1 syncs of 1 versions" in capsys.readouterr().out
     assert main(["train", "ppo", "--resume", "runs/latest", "--total-steps", "192", "--quiet"]) == 0
+    told = capsys.readouterr().out
+    assert "192 steps" in told
+    assert "\nWeights since it was resumed at 64 steps: 1 syncs of 2 versions" in told
     assert latest().path.name == name
     steps = sorted({step for _, step, _, _ in csv.read(latest().metrics_file)})
     assert steps == [64, 128, 192]

@@ -10,11 +10,14 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError
 
 from clusterenv import ActionError
+from clusterenv.node.host import Host
 from tests.conformance.kit import (
     DRESS,
+    LIMIT_S,
     NUM_ENVS,
     QUIET,
     SAMPLE,
+    abroad,
     actions,
     beyond,
     episodes,
@@ -24,6 +27,7 @@ from tests.conformance.kit import (
     wait_at,
 )
 from tests.env.kit import assert_same, trajectory
+from tests.faults.interrupts import interrupted_at
 
 if TYPE_CHECKING:
     import pathlib
@@ -90,6 +94,22 @@ def test_spaces_that_fit_into_arrays(fixed: ClusterEnv) -> None:
 def test_spaces_that_do_not(free: ClusterEnv) -> None:
     expected = trajectory(reference(SAMPLE, observes="all free", acts="all free"), 30, SEED)
     assert_same(trajectory(free, 30, SEED), expected)
+
+
+@abroad
+@pytest.mark.parametrize("host", [1, 2])
+def test_interrupted_while_hosts_are_asked(free: ClusterEnv, host: int) -> None:
+    """Those that were not asked are asked with the actions of that step, without a wait for what they cannot know."""
+    lonely = reference(SAMPLE, observes="all free", acts="all free")
+    lonely.reset(seed=SEED)
+    free.reset(seed=SEED)
+    free.action_space.seed(SEED)
+    drawn = free.action_space.sample()
+    with interrupted_at(Host, "ask", host):
+        free.step(drawn)
+    assert_same(free.step_wait(LIMIT_S), lonely.step(drawn))
+    drawn = free.action_space.sample()
+    assert_same(free.step(drawn), lonely.step(drawn))
 
 
 @pytest.mark.parametrize(

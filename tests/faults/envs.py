@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 
 from tests.zoo import CountingEnv, misbehave
 
@@ -68,6 +70,46 @@ class TextEnv(gymnasium.Env[Any, Any]):
 def vectorised(count: int) -> SyncVectorEnv:
     """A block of counting environments as one vectorised environment; rows count from 0 within it."""
     return SyncVectorEnv([functools.partial(CountingEnv, slot) for slot in range(count)])
+
+
+class _Deadly:
+    """An array of one number; whoever looks at it ends, if he can take the note away."""
+
+    def __init__(self, count: int, value: int, note: str) -> None:
+        self._array, self._note = np.full(count, value, np.float32), note
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._note)
+            os._exit(3)
+        return self._array
+
+
+class TornEnvs(VectorEnv[Any, Any, Any]):
+    """Counts its steps twice, and dies between the two parts of an observation once there is a note."""
+
+    def __init__(self, count: int, note: str) -> None:
+        self.num_envs, self._note, self._steps = count, note, 0
+        number = spaces.Box(0.0, 1e6, (), np.float32)
+        self.single_observation_space = spaces.Dict(first=number, second=number)
+        self.single_action_space = spaces.Discrete(3)
+        self.observation_space = batch_space(self.single_observation_space, count)
+        self.action_space = batch_space(self.single_action_space, count)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """Start counting anew."""
+        self._steps = 0
+        return self._observe(), {}
+
+    def step(self, actions: Any) -> Any:
+        """Count."""
+        self._steps += 1
+        no = np.zeros(self.num_envs, np.bool_)
+        return self._observe(), np.zeros(self.num_envs), no, no, {}
+
+    def _observe(self) -> dict[str, Any]:
+        count, steps = self.num_envs, self._steps
+        return {"first": np.full(count, steps, np.float32), "second": _Deadly(count, steps, self._note)}
 
 
 class LockedInfos(SyncVectorEnv):

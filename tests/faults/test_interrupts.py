@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from tests.faults.interrupts import interrupted_when
-from tests.faults.kit import LIMIT_S, Gate, GatedEnv, OnceEnv, actions, batch, ended, kill, patient
+from clusterenv.node.board import Board
+from clusterenv.node.local import LocalNode
+from clusterenv.worker.block import EnvBlock
+from tests.faults.envs import TextEnv
+from tests.faults.interrupts import interrupted_at, interrupted_when
+from tests.faults.kit import LIMIT_S, Gate, GatedEnv, OnceEnv, actions, batch, each, ended, kill, patient
 from tests.zoo import counting, wait_until
 
 if TYPE_CHECKING:
@@ -59,6 +63,38 @@ def test_in_a_step_that_is_then_waited_for(gate: Gate) -> None:
         gate.open()
         assert envs.step_wait()[0].tolist() == [[slot, 1] for slot in range(4)]
         goes_on(envs)
+
+
+def said(envs: ClusterEnv, step: int, words: str) -> tuple[str, ...]:
+    """What texts have been told to every slot."""
+    return tuple(f"slot {slot} step {step} {words}{slot}" for slot in range(envs.num_envs))
+
+
+ASKING = [(LocalNode, "_send_packed", 1), (LocalNode, "_send_packed", 2), (Board, "ask", 1)]
+
+
+@pytest.mark.parametrize("then", ["step_wait", "reset"])
+@pytest.mark.parametrize("moment", ASKING, ids=["before the first", "between two", "before they are asked"])
+def test_while_actions_are_sent_that_fit_no_array(moment: tuple[type, str, int], then: str) -> None:
+    """Each slot gets its own action, once, and nobody is lost."""
+    with batch(each(4, TextEnv), timeouts=patient()) as envs:
+        envs.reset(seed=1)
+        pids = envs.worker_pids()
+        with interrupted_at(*moment):
+            envs.step(("a0", "a1", "a2", "a3"))
+        if then == "step_wait":
+            assert envs.step_wait(LIMIT_S / 3)[0] == said(envs, 1, "a")
+        envs.reset(seed=2)
+        assert envs.step(("b0", "b1", "b2", "b3"))[0] == said(envs, 1, "b")
+        assert envs.worker_pids() == pids
+
+
+def test_in_process_while_actions_are_taken_that_fit_no_array() -> None:
+    with batch(each(4, TextEnv), cluster="inproc:2") as envs:
+        envs.reset(seed=1)
+        with interrupted_at(EnvBlock, "step", 2):
+            envs.step(("a0", "a1", "a2", "a3"))
+        assert envs.step_wait()[0] == said(envs, 1, "a")
 
 
 def test_in_recv(gate: Gate) -> None:

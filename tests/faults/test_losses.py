@@ -283,6 +283,22 @@ def test_a_vectorised_block_that_is_lost(on_loss: str) -> None:
         envs.close()
 
 
+def test_a_vectorised_block_that_is_lost_while_it_writes(tmp_path: pathlib.Path) -> None:
+    """All of its rows may be half old and half new, and are zeros; nobody gets parts of two observations."""
+    from clusterenv import ClusterEnv
+    from tests.faults.envs import TornEnvs
+
+    note = str(tmp_path / "note")
+    with contextlib.closing(ClusterEnv.from_blocks(lambda count: TornEnvs(count, note), 4, cluster="local:2")) as envs:
+        envs.reset(seed=1)
+        envs.step(actions(envs))
+        (tmp_path / "note").touch()  # whoever writes next dies, and takes the note away
+        observations, _, _, truncated, _ = envs.step(actions(envs))
+        assert sorted(truncated.tolist()) == [False, False, True, True]
+        assert observations["first"][~truncated].tolist() == observations["second"][~truncated].tolist() == [2, 2]
+        assert observations["first"][truncated].tolist() == observations["second"][truncated].tolist() == [0, 0]
+
+
 def test_two_batches_at_once_do_not_meet() -> None:
     with batch(counting(2)) as one, batch([lambda: CountingEnv(7), lambda: CountingEnv(8)]) as two:
         one.reset(seed=1)

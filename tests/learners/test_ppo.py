@@ -193,6 +193,8 @@ def test_a_run_goes_on_where_it_was_saved(tmp_path: pathlib.Path) -> None:
     assert [row["global_step"] for row in notebook.rows] == [512, 640]
     assert notebook.rows[0]["charts/learning_rate"] == pytest.approx(0.01 * 2 / 5)
     assert second.summary().steps == 640
+    assert [first.summary().resumed_at, second.summary().resumed_at] == [0, 384]
+    assert [first.summary().publishes, second.summary().publishes] == [3, 2], "counted from there"
     assert second.summary().seconds > first.summary().seconds
     assert notebook.rows[0]["charts/SPS"] < 1e6  # the steps before are not counted again
     newest = checkpoints.load()

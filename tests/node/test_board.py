@@ -116,10 +116,17 @@ def test_messages_of_a_lost_worker_are_not_waited_for() -> None:
 
 @pytest.mark.parametrize(
     ("slot", "writing", "position"),
-    [(-1, -1, (None, None)), (5, -1, (5, None)), (5, 4, (5, None)), (5, 5, (5, 5)), (-1, 5, (None, None))],
-    ids=["idle", "stepping", "stepping after a row", "writing", "idle after a row"],
+    [
+        (-1, -1, (None, None)),
+        (5, -1, (5, None)),
+        (5, 4, (5, None)),
+        (5, 5, (5, range(5, 6))),
+        (5, 7, (5, range(5, 8))),
+        (-1, 5, (None, None)),
+    ],
+    ids=["idle", "stepping", "stepping after a row", "writing", "writing a whole block", "idle after a row"],
 )
-def test_where_a_worker_stands(slot: int, writing: int, position: tuple[int | None, int | None]) -> None:
+def test_where_a_worker_stands(slot: int, writing: int, position: tuple[int | None, range | None]) -> None:
     with made() as (arena, board):
         arena.words[arena.word(2, Word.SLOT)] = slot
         arena.words[arena.word(2, Word.WRITING)] = writing

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -32,7 +32,7 @@ from clusterenv.wire.frames import split
 from tests.zoo import quiet_port, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 LIMIT_S = 30.0
 HOST = "127.0.0.1"
@@ -434,6 +434,24 @@ def test_a_broken_connection_is_not_a_new_life(hub: Hub, keys: RunKeys) -> None:
         again = mine._hello()
         assert (fresh.fresh, fresh.epoch, again.fresh, again.epoch) == (True, 0, False, 4)
         assert fresh.incarnation == again.incarnation
+    finally:
+        link.close()
+
+
+def test_a_header_is_decoded_once(hub: Hub, keys: RunKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[m.FromHead] = []
+    decode = m.decode_from_head
+
+    def counted(frames: Sequence[Any]) -> m.FromHead:
+        decoded.append(decode(frames))
+        return decoded[-1]
+
+    monkeypatch.setattr(m, "decode_from_head", counted)
+    link = Link(keys.node, Address(HOST, hub.port))
+    mine = member.Member(Membership(heads=[], keys=keys.node), link, Address(HOST, hub.port))
+    try:
+        mine._take([m.encode(m.Halt())])
+        assert decoded == [m.Halt()]
     finally:
         link.close()
 

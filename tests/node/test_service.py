@@ -82,9 +82,9 @@ def test_the_answer_of_a_replacement_is_not_that_of_the_worker_before_it() -> No
     node = service._node = OneWorker()  # type: ignore[assignment]
     service._steps, service._lives = NoSteps(), [0]  # type: ignore[assignment]
     call = CODEC.pack(("set_attr", ([0], "x", [1])))
-    service.handle([m.encode(m.Post(number=1, settled=0, worker=0, message=call))])
-    service.handle([m.encode(m.Replace(number=2, settled=0, worker=0, seeds=[None], limit_s=5.0))])
-    service.handle([m.encode(m.Post(number=3, settled=0, worker=0, message=call))])
+    service.handle(m.Post(number=1, settled=0, worker=0, message=call), [])
+    service.handle(m.Replace(number=2, settled=0, worker=0, seeds=[None], limit_s=5.0), [])
+    service.handle(m.Post(number=3, settled=0, worker=0, message=call), [])
     node.reply = Reply("answer to 3")
     service.progress()
     answers = [m.decode_from_node(frames) for frames in sent]

@@ -49,8 +49,12 @@ class Bench:
         """Send a request, and return its number."""
         self.number += 1
         request = kind(number=self.number, settled=self.number - 1, **fields)
-        self.service.handle([m.encode(request), *frames])
+        self.take([m.encode(request), *frames])
         return self.number
+
+    def take(self, frames: list[Any]) -> None:
+        """A message arrives, as bytes."""
+        self.service.handle(m.decode_from_head(frames), frames[1:])
 
     def answer(self, number: int) -> Any:
         """Wait for the answer to a request."""
@@ -172,8 +176,8 @@ def test_a_node_goes_on_after_nonsense(built: Bench) -> None:
     assert built.error_of(m.Step, beyond, *step_frames(), lock_step=False, whole=False)
     before = frame_of(np.array([-1], np.int32))
     assert built.error_of(m.Step, before, *step_frames(), lock_step=False, whole=False)
-    built.service.handle([m.encode(m.Lose(worker=4000, cause="x"))])
-    built.service.handle([m.encode(m.Halt())])
+    built.take([m.encode(m.Lose(worker=4000, cause="x"))])
+    built.take([m.encode(m.Halt())])
     reset = built.answer(built.ask(m.Post, worker=0, message=CODEC.pack(("reset", ([0], [None], [{}])))))
     assert isinstance(reset, m.Answer)
     rows = built.answer(built.ask(m.Step, *step_frames(), lock_step=True, whole=True))
@@ -183,7 +187,7 @@ def test_a_node_goes_on_after_nonsense(built: Bench) -> None:
 def test_what_is_no_message_is_refused(bench: Bench) -> None:
     for frames in ([], [b""], [b"\xc1"], [m.encode(m.Leave(reason="x"))]):
         with pytest.raises(ProtocolError):
-            bench.service.handle(frames)
+            bench.take(frames)
 
 
 def test_pickles_that_a_head_sends_run_nothing(built: Bench, tmp_path: pathlib.Path) -> None:
@@ -194,7 +198,7 @@ def test_pickles_that_a_head_sends_run_nothing(built: Bench, tmp_path: pathlib.P
     assert target.exists(), "the bomb works"
     target.unlink()
     with pytest.raises(ProtocolError):
-        built.service.handle([bomb])
+        built.take([bomb])
     text = bomb.decode("latin-1")
     for kind, fields in REQUESTS.values():
         for name, value in fields.items():

@@ -237,7 +237,7 @@ def test_actions_that_fit_no_array_come_as_a_message(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("tests.worker.test_loop.MADE", {row: ScriptedEnv() for row in range(3)})
     with worker(_made, monkeypatch, action_space=space) as head:
         head.post("reset", [0, 1, 2], [None] * 3, None)
-        head.channel.send({0: "left", 2: "right"}, LIMIT_S)
+        head.channel.send({0: (1, "left"), 2: (1, "right")}, LIMIT_S)
         head.ask(Command.STEP_SOME, 1, 3)
         head.wait()
         assert [env.actions for env in MADE.values()] == [["left"], [], ["right"]]
@@ -255,8 +255,8 @@ def test_two_requests_with_actions_as_messages_are_both_taken(monkeypatch: pytes
     monkeypatch.setattr("tests.worker.test_loop.MADE", {0: ScriptedEnv(step), 1: ScriptedEnv(), 2: ScriptedEnv()})
     with worker(_made, monkeypatch, action_space=spaces.Text(5)) as head:
         head.post("reset", [0, 1, 2], [None] * 3, None)
-        for slot, action in ((1, "a"), (2, "b"), (3, "c")):
-            head.channel.send({slot - SLOTS.start: action}, LIMIT_S)
+        for number, slot, action in ((1, 1, "a"), (2, 2, "b"), (3, 3, "c")):
+            head.channel.send({slot - SLOTS.start: (number, action)}, LIMIT_S)
             head.ask(Command.SEND, slot)
             assert inside.wait(LIMIT_S)
         gate.set()

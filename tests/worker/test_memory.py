@@ -11,15 +11,11 @@ MANY = 64 * 2**20
 
 def test_what_is_taken_is_counted_and_what_is_shared_is_not() -> None:
     memory = OwnMemory()
-    try:
-        before = memory.used()
-        shared = mmap.mmap(-1, MANY)
+    before = memory.used()
+    with mmap.mmap(-1, MANY) as shared:
         shared[:] = b"x" * 1 * MANY
         after_shared = memory.used()
         taken = bytearray(b"x") * MANY
         assert memory.used() - after_shared >= MANY // 2
         assert after_shared - before < MANY // 2
         del taken
-    finally:
-        memory.close()
-        shared.close()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clusterenv.config import OnLoss, Timeouts
     from clusterenv.node.base import Node
     from clusterenv.transport.arena import Arena
-    from clusterenv.worker.loop import Reply
+    from clusterenv.worker.loop import ObjectActions, Reply
 
     Slots = npt.NDArray[np.intp]
 
@@ -57,6 +57,7 @@ class Engine:
         self.recovery = Recovery(node, arena, self.gather, self.observations, autoreset_mode, on_loss, timeouts)
         self._timeouts = timeouts
         self._everybody = list(range(len(node.blocks)))
+        self._step_actions: Sequence[Any] | None = None  # of the step under way, those that no array can hold
         self._kept = Report()  # what has been reported of slots that are not handed over yet
         self._looked_at = 0.0
         self.interrupted = False  # the first half of the call under way was cut short
@@ -77,7 +78,7 @@ class Engine:
         if actions is not None:
             self.node.check_sendable(actions)
         self.recovery.finish()
-        command = Command.STEP
+        command, self._step_actions = Command.STEP, actions
         broken = self.gather.ask_all()
         if broken is not None:
             self.recovery.answer_lost(broken.tolist(), self._kept)
@@ -108,8 +109,11 @@ class Engine:
         self.interrupted = False
         if not self.gather.in_flight:
             raise NoAsyncCallError("Calling `step_wait` after a step that was interrupted before it began.", "step")
-        self.node.wait(self._everybody, self._timeouts.step_s)
-        self.node.request(Command.STEP_SOME, self._everybody, None)
+        # For nobody by name: other hosts that were asked answer first, those that were not never would. Workers here
+        # may be asked while they are at work.
+        self.node.wait([], self._timeouts.step_s)
+        objects = self._objects(range(self.arena.spec.num_envs), self._step_actions)
+        self.node.request(Command.STEP_SOME, self._everybody, objects)
 
     # First come, first served.
 
@@ -250,15 +254,15 @@ class Engine:
 
     # Inside.
 
-    def _objects(self, slots: Sequence[int], actions: Sequence[Any] | None) -> dict[int, dict[int, Any]] | None:
+    def _objects(self, slots: Sequence[int], actions: Sequence[Any] | None) -> dict[int, ObjectActions] | None:
         """Actions that travel as messages, by worker and row: those of the slots that will really step."""
         if actions is None:
             return None
-        grouped: dict[int, dict[int, Any]] = {worker: {} for worker in self._everybody}
+        grouped: dict[int, ObjectActions] = {worker: {} for worker in self._everybody}
         for slot, action in zip(slots, actions, strict=True):
             if self.arena.have[slot] != self.arena.want[slot]:
                 worker = int(self.gather.worker_of[slot])
-                grouped[worker][slot - self.node.blocks[worker].start] = action
+                grouped[worker][slot - self.node.blocks[worker].start] = (int(self.arena.want[slot]), action)
         return grouped
 
     def _collect_replies(self, name: str, timeout_s: float | None, limit_s: float | None) -> dict[int, Reply]:

@@ -52,10 +52,10 @@ class Observations:
             return self._objects[slot]
         return spaces.assemble(self._space, [array[slot].copy() for array in self._arrays])
 
-    def blank(self, slot: int) -> None:
-        """Forget a row that may be half written: zeros are at least all of one piece."""
+    def blank(self, slots: range) -> None:
+        """Forget rows that may be half written: zeros are at least all of one piece."""
         for array in self._arrays:
-            array[slot] = 0
+            array[slots.start : slots.stop] = 0
 
     def _concatenated(self, items: Sequence[Any]) -> Any:
         empty: Any = create_empty_array(self._space, n=len(items))

@@ -123,10 +123,14 @@ SYNC_SKIPPED = Metric(
 )
 SYNC_PUBLISHES = Metric("sync/publishes", "versions", "Versions that the learner published in the interval.")
 SYNC_SAVED = Metric(
-    "sync/saved_fraction", "0-1", "Share of bytes saved since the start, against sending all weights at every version."
+    "sync/saved_fraction",
+    "0-1",
+    "Share of bytes saved since the run began or was resumed, against sending all weights at every version.",
 )
 
-RESTARTS = Metric("cluster/restarts", "workers", "Workers that were lost and started afresh since the run began.")
+RESTARTS = Metric(
+    "cluster/restarts", "workers", "Workers that were lost and started afresh since the run began or was resumed."
+)
 WORKERS_READY = Metric("cluster/workers_ready", "workers", "Workers that are alive.")
 WORKERS = Metric("cluster/workers", "workers", "Workers that the run asked for.")
 LEARNER_WAIT = Metric("cluster/learner_wait_fraction", "0-1", "Share of the interval that the learner waited for data.")

@@ -28,7 +28,7 @@ class Loss(NamedTuple):
         worker: its index.
         cause: what is known of its end.
         slot: the slot it was stepping, or None.
-        torn: the slot whose row it was writing, which may be half old and half new, or None.
+        torn: the slots whose rows it was writing, which may be half old and half new, or None.
         reported: whether everything that it had announced has arrived.
         fault: whose budget it is counted in.
     """
@@ -36,7 +36,7 @@ class Loss(NamedTuple):
     worker: int
     cause: str
     slot: int | None
-    torn: int | None
+    torn: range | None
     reported: bool = True
     fault: Fault = Fault.CRASH
 
@@ -82,7 +82,8 @@ class Node(Protocol):
     ) -> None:
         """Ask these workers to step the slots that are asked for in the arena.
 
-        `actions` holds those that fit no array, by worker and row.
+        `actions` holds those that fit no array, by worker and row, each with the number that its slot was asked with:
+        one that comes twice, or too late, is never taken for another.
         """
 
     def check_attachable(self, attachment: Attachment) -> None:

@@ -109,7 +109,7 @@ class Board:
         """To how many MiB the memory of a worker has grown that ends because of it; 0 if it does not."""
         return int(self._memory[worker])
 
-    def position(self, worker: int) -> tuple[int | None, int | None]:
-        """The slot that a worker is stepping, and the one whose row it may be writing."""
+    def position(self, worker: int) -> tuple[int | None, range | None]:
+        """The slot that a worker is stepping, and those whose rows it may be writing."""
         slot, writing = int(self._slot[worker]), int(self._writing[worker])
-        return (None if slot < 0 else slot), (slot if slot >= 0 and slot == writing else None)
+        return (None if slot < 0 else slot), (range(slot, writing + 1) if 0 <= slot <= writing else None)

@@ -63,7 +63,7 @@ class InprocNode(Here):
             self._stations[worker].note_step()
             want, have = self._wants[worker], self._haves[worker]
             rows = np.flatnonzero(want != have).tolist()
-            values = block.actions(rows) if actions is None else [actions[worker][row] for row in rows]
+            values = block.actions(rows) if actions is None else [actions[worker][row][1] for row in rows]
             if rows:
                 self._report.extend(block.step(rows, values))
             have[rows] = want[rows]

@@ -299,7 +299,7 @@ class Member:
         elif isinstance(message, m.Heard):
             self._unheard = False
         elif not (self.draining and isinstance(message, m.Request)):  # another node will be asked
-            self._service.handle(frames)
+            self._service.handle(message, frames[1:])
 
     def _send(self, frames: list[Any]) -> None:
         if self._connected:  # otherwise it is sent again when there is a connection

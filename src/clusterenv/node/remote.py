@@ -435,7 +435,8 @@ class RemoteNode:
         if not {message.slot, message.torn} <= {None, *self.blocks[worker]}:
             raise ProtocolError(f"worker {worker} was lost in slot {message.slot}, which it does not have.")
         fault = Fault.MEMORY if message.outgrown else Fault.CRASH
-        self._record(Loss(worker, message.cause, message.slot, message.torn, message.reported, fault))
+        torn = None if message.torn is None else range(message.torn, message.torn + 1)
+        self._record(Loss(worker, message.cause, message.slot, torn, message.reported, fault))
 
     def _look_after_hosts(self, now: float) -> None:
         before, self._silent = self._silent, set()

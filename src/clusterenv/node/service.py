@@ -126,13 +126,12 @@ class Service:
 
     # What arrives.
 
-    def handle(self, frames: Sequence[Any]) -> None:
-        """Take a message of the head."""
-        message = m.decode_from_head(frames)
+    def handle(self, message: m.FromHead, frames: Sequence[Any]) -> None:
+        """Take a message of the head: its header, and the frames behind it."""
         if isinstance(message, m.Request):
             turn = self._answering.arrived(message.number, message.settled, message.arrived)
             if turn is Turn.NEW:
-                self._carry_out(message, frames[1:])
+                self._carry_out(message, frames)
             elif turn is Turn.DONE:
                 self._send(self._answering.answer(message.number))
         else:
@@ -394,7 +393,7 @@ class Service:
                 life=self._lives[loss.worker],
                 cause=loss.cause,
                 slot=loss.slot,
-                torn=loss.torn,
+                torn=None if loss.torn is None else loss.torn.start,  # vectorised blocks run on the head's host only
                 reported=loss.reported,
                 outgrown=loss.fault is Fault.MEMORY,
             )

@@ -54,7 +54,7 @@ class Word(enum.IntEnum):
     FRAMES = _WORDS + 1  # how many messages the worker has announced on its channel
     SLEEPS = _WORDS + 2  # the worker sleeps until GO changes
     SLOT = 2 * _WORDS  # the slot being stepped, for "it hung in slot 5"
-    WRITING = 2 * _WORDS + 1  # the slot whose row was last written to: if killed there, it may be half old, half new
+    WRITING = 2 * _WORDS + 1  # the last slot being written: if killed there, rows from SLOT to it may be half old
     MEMORY = 2 * _WORDS + 2  # set by a worker that ends because it has outgrown its memory: to how many MiB
 
 

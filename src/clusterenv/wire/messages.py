@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Grows with every change to what follows. Head and node must have the same.
-PROTOCOL = 3
+PROTOCOL = 4
 
 NAME_CHARS = 256
 _TEXT_CHARS, _MAX_WORKERS = 100_000, 4096
@@ -156,7 +156,7 @@ class Step(Request, frozen=True, kw_only=True):
 
     lock_step: bool
     whole: bool
-    objects: bytes = b""  # packed actions that fit no array, by worker and row
+    objects: bytes = b""  # packed actions that fit no array, by worker and row, each with its request number
 
 
 class Post(Request, frozen=True, kw_only=True):

@@ -115,7 +115,6 @@ class EnvBlock:
         words, slot_word, writing_word = self._words, self._slot_word, self._writing_word
         write, reward_of = self._write, self._reward
         terminated_of, truncated_of = self._terminated, self._truncated
-        words[writing_word] = -1
         reward: Any
         for row, action in zip(rows, actions, strict=True):
             words[slot_word] = first + row
@@ -136,7 +135,7 @@ class EnvBlock:
                     report.infos.append((first + row, info))
             except Exception as error:  # the user's code: whatever it raises is reported
                 self._lost(row, _explained(error), report)
-        words[slot_word] = -1
+        words[slot_word] = words[writing_word] = -1
         self._take_objects(report)
         return report
 

@@ -84,6 +84,9 @@ class Reply:
     request: int = SETUP
 
 
+# Actions that fit no array, by row, each with the number that its slot was asked with.
+ObjectActions = dict[int, tuple[int, Any]]
+
 # The requests that run the user's policy.
 POLICY_CALLS = ("attach", "play")
 
@@ -145,7 +148,7 @@ class WorkerLoop:
         # The bell takes a value that no worker has written before: the workers count up in separate residue classes.
         self._ring, self._ring_step = worker, arena.spec.num_workers
         self._row_s = 0.0
-        self._object_actions: dict[int, Any] = {}
+        self._object_actions: ObjectActions = {}
         self._station = Station(block, arena, worker)
         self._limit, self._memory = setup.memory, None if setup.memory is None else OwnMemory()
         self._outgrown_word = arena.word(worker, Word.MEMORY)
@@ -222,12 +225,12 @@ class WorkerLoop:
     def _actions(self, rows: list[int]) -> Sequence[Any]:
         if self._arena.action:
             return self._block.actions(rows)
-        # A space that fits no array: the actions come as messages, by row. There may be several if slots were sent
-        # while we were at work.
+        # A space that fits no array: the actions come as messages. There may be several if slots were sent while we
+        # were at work, and old ones: a head that was interrupted asks again, or gives up what it has sent.
         waiting = self._object_actions
-        while not all(row in waiting for row in rows):
+        while any(row not in waiting or waiting[row][0] != self._want[row] for row in rows):
             waiting.update(self._channel.receive(None))
-        return [waiting.pop(row) for row in rows]
+        return [waiting.pop(row)[1] for row in rows]
 
     def _show(self, rows: list[int], packed: bytes | None) -> None:
         # The head looks at `have` first and at FRAMES then, so FRAMES is written first. The message itself follows
@@ -254,7 +257,10 @@ class WorkerLoop:
             return pack(packable(report, pack))
 
     def _message(self, request: int) -> bool:
-        name, arguments = self._channel.receive(None)
+        message = self._channel.receive(None)
+        while isinstance(message, dict):  # actions of a step that was given up
+            message = self._channel.receive(None)
+        name, arguments = message
         if name == "play" and self._outgrown():
             return False
         if name == "close":

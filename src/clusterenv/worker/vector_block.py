@@ -55,7 +55,8 @@ class VectorBlock:
         """Take the rows of this block in the arena."""
         rows = arena.spec.rows(self.slots)
         self._words, self._slot_word = arena.words, arena.word(worker, Word.SLOT)
-        self._words[self._slot_word] = self._words[arena.word(worker, Word.WRITING)] = -1
+        self._writing_word = arena.word(worker, Word.WRITING)
+        self._words[self._slot_word] = self._words[self._writing_word] = -1
         self._observation_space, self._action_space = observation_space, action_space
         self._observation = [array[rows] for array in arena.observation]
         self._action = [array[rows] for array in arena.action]
@@ -135,8 +136,10 @@ class VectorBlock:
 
     def _store_observation(self, observation: Any) -> None:
         parts = spaces.take_apart(self._observation_space, observation)
+        self._words[self._writing_word] = self.slots.stop - 1  # all rows, one part after the other
         for array, part in zip(self._observation, parts, strict=True):
             array[...] = spaces.fitted(part, array.shape, array.dtype)
+        self._words[self._writing_word] = -1
 
     def _reported(self, rows: Sequence[int], infos: dict[str, Any]) -> Report:
         if not infos:

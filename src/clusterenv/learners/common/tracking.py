@@ -27,10 +27,14 @@ WINDOW = 100  # episodes in the mean return
 class Summary:
     """What came of a run.
 
+    Steps, seconds, episodes and returns are those of the whole run. What is told of weights, lag, divergence and
+    restarts is counted from where it was last resumed: a run that was killed could not save its last counts.
+
     Attributes:
         env_id: the environment, or those of several tasks.
         seed: of the run.
         steps: environment steps, over all workers.
+        resumed_at: after how many of them it was last resumed; 0 if never.
         seconds: from the first to the last.
         episodes: that finished.
         final_return: mean over the last 100 of them; NaN if none finished.
@@ -66,6 +70,7 @@ class Summary:
     restarts: int = 0
     interrupted: bool = False
     task_returns: dict[str, float] = field(default_factory=dict)
+    resumed_at: int = 0
 
     @property
     def steps_per_second(self) -> float:
@@ -89,6 +94,7 @@ class Tracker:
         tasks: the names of several, () if there is one.
         steps: so far.
         episodes: finished so far.
+        resumed_at: after how many steps it was resumed.
     """
 
     workers: int
@@ -107,6 +113,7 @@ class Tracker:
         self._batch_values: dict[str, float] = {}
         self._before: Mapping[str, Any] = {}
         self._steps_before, self._seconds_before, self._waited_s = self.steps, 0.0, 0.0
+        self.resumed_at = 0
 
     @property
     def mean_return(self) -> float:
@@ -121,7 +128,7 @@ class Tracker:
 
     def resume(self, steps: int, seconds: float) -> None:
         """Go on after so many steps and seconds of an earlier run: the first interval begins here."""
-        self.steps = self._steps_before = steps
+        self.steps = self._steps_before = self.resumed_at = steps
         self._seconds_before = seconds
 
     def take(self, batch: Batch, waited_s: float) -> None:
@@ -207,6 +214,7 @@ class Tracker:
             divergence_max=self._divergence_max,
             restarts=int(stats.get("restarts", 0)),
             task_returns=self.task_returns,
+            resumed_at=self.resumed_at,
         )
 
     def _since(self, stats: Mapping[str, Any], name: str) -> float:
