@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 from clusterenv.clusters import INSECURE
-from clusterenv.errors import ClusterEnvError, ConfigError, GivenUp, LaunchError, WorkerLost
+from clusterenv.errors import ClusterEnvError, ConfigError, GivenUp, LaunchError, WeightsError, WorkerLost
 
 OK, FAILED, USAGE, NOT_STARTED, LOST, AGAIN, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 75, 130, 143
 
@@ -21,6 +21,7 @@ class Terminated(KeyboardInterrupt):
 def code_of(error: ClusterEnvError) -> int:
     """What the shell is told about an error."""
     codes: list[tuple[type[ClusterEnvError], int]] = [
+        (WeightsError, FAILED),  # what was typed was right, but the run has diverged
         (ConfigError, USAGE),
         (GivenUp, AGAIN),
         (LaunchError, NOT_STARTED),
