@@ -105,6 +105,7 @@ def test_a_target_that_is_missed_is_a_failed_run() -> None:
     ("arguments", "code", "message"),
     [
         (["--env-id", "CratPole-v1"], 2, "Did you mean 'CartPole-v1'?"),
+        (["--env-id", "x" * 300], 2, "ConfigError: "),
         (["--track"], 2, 'pip install "clusterenv[wandb]"'),
     ],
 )
