@@ -64,11 +64,17 @@ def test_quiet_says_only_how_it_ended(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "ppo", *SMALL, "--json"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in capsys.readouterr().out.splitlines()]
     assert lines[0]["global_step"] == 64
     assert "charts/learning_rate" in lines[0]
     assert lines[-1]["summary"]["steps"] == 64
     assert lines[-1]["summary"]["env_id"] == "CartPole-v1"
+
+
+def test_json_of_a_run_in_which_no_episode_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", *SMALL, "--rollout-steps", "4", "--total-steps", "16", "--json"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(last, parse_constant=pytest.fail)["summary"]["final_return"] is None
 
 
 def test_tensorboard_files_go_into_the_folder() -> None:
@@ -204,6 +210,27 @@ def test_a_console_that_nobody_reads_does_not_stop_the_run(unread: Callable[...,
     assert process.returncode == 0
     assert rows[0]["global_step"] == 16
     assert rows[-1]["summary"]["steps"] == 3200
+
+
+@pytest.mark.fault("F38")
+def test_a_reader_that_goes_away_does_not_stop_the_run(unread: Callable[..., subprocess.Popen[str]]) -> None:
+    process = unread("--total-steps", "3200")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert "global_step" in process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert process.stderr.read() == "metrics are shown no more: [Errno 32] Broken pipe. The run goes on.\n"
+    assert saved(3200)
+
+
+@pytest.mark.parametrize("view", [["--json"], []])
+def test_a_run_without_an_output_shows_nothing(view: list[str]) -> None:
+    command = [*PROGRAM, "train", "ppo", *SMALL, *view]
+    # By a shell, since Popen cannot close it.
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert saved(64)
 
 
 @pytest.mark.fault("F38")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import json
 import math
 import os
 import signal
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from clusterenv.cli.direct import direct_stdout
-from clusterenv.cli.exits import FAILED, OK, Terminated, banner, complain, say, say_last
-from clusterenv.cli.live import JsonSink, LiveSink
+from clusterenv.cli.direct import direct_stdout, tell
+from clusterenv.cli.exits import FAILED, OK, Terminated, banner, complain
+from clusterenv.cli.live import JsonSink, LiveSink, json_line
 from clusterenv.cli.options import parse
 from clusterenv.clusters import Remote
 from clusterenv.config import parse_cluster
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from clusterenv.learners.common.config import LearnerConfig
     from clusterenv.learners.common.tracking import Summary
     from clusterenv.metrics.recorder import Sink
+
+_LAST_S = 1.0  # who was told to end does not wait longer for somebody who does not read
 
 
 def run(entry: Entry, arguments: list[str]) -> int:
@@ -128,30 +129,33 @@ def _views(entry: Entry, settings: LearnerConfig, run: RunOptions, folder: RunFo
         f"{entry.name.upper()} on {settings.title}, {settings.num_envs} environments on {settings.cluster}, "
         f"seed {settings.seed}"
     )
+    stream = direct_stdout()
+    if stream is None:
+        return []
     if run.json:
-        return [BackgroundSink(JsonSink(direct_stdout()))]
+        return [BackgroundSink(JsonSink(stream))]
     if run.quiet:
         return []
-    console = Console(file=direct_stdout())
+    console = Console(file=stream)
     if console.is_terminal:
         return [BackgroundSink(LiveSink(console, f"{title}. {_short(folder)}", settings.total_steps))]
-    say(f"{title}. Run: {_short(folder)}")
-    return [BackgroundSink(ConsoleSink(direct_stdout()))]
+    tell(f"{title}. Run: {_short(folder)}")
+    return [BackgroundSink(ConsoleSink(stream))]
 
 
 def _say_end(summary: Summary, settings: LearnerConfig, folder: RunFolder, run: RunOptions) -> None:
     if run.json:
-        say(json.dumps({"summary": {**asdict(summary), "saved": summary.saved, "run": _short(folder)}}))
+        tell(json_line({"summary": {**asdict(summary), "saved": summary.saved, "run": _short(folder)}}))
         return
     scored = len(settings.scored_slots())
     where = "" if scored == settings.num_envs else f" of the {scored} slots that explore least"
-    say(
+    tell(
         f"Done: return {summary.final_return:.1f} over the last 100 episodes{where}. {summary.episodes:,} episodes and "
         f"{summary.steps:,} steps in {summary.seconds:.0f} s ({summary.steps_per_second:,.0f} per second)."
     )
     for name, mean in summary.task_returns.items():
-        say(f"Return of {name}: {mean:.4g}.")
-    say(
+        tell(f"Return of {name}: {mean:.4g}.")
+    tell(
         f"Weights: {summary.syncs:,} syncs of {summary.publishes:,} versions, {size(summary.bytes)}"
         f"{_saving(summary.saved)}. Run: {_short(folder)}"
     )
@@ -169,11 +173,11 @@ def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOpti
     """One line, after Ctrl-C."""
     again = f"clusterenv train {entry.name} --resume {_short(folder)}"
     if run.json:
-        say_last(json.dumps({"summary": {**asdict(summary), "run": _short(folder)}}))
+        tell(json_line({"summary": {**asdict(summary), "run": _short(folder)}}), _LAST_S)
     elif summary.steps:
-        say_last(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}")
+        tell(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}", _LAST_S)
     else:
-        say_last("Stopped before the first update; there is nothing to go on from.")
+        tell("Stopped before the first update; there is nothing to go on from.", _LAST_S)
 
 
 @contextlib.contextmanager
