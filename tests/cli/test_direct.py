@@ -8,7 +8,7 @@ import os
 import select
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -47,7 +47,9 @@ def test_what_was_said_before_comes_first(tmp_path: pathlib.Path, monkeypatch: p
     with (tmp_path / "file").open("w") as file:
         monkeypatch.setattr(sys, "stdout", file)
         sys.stdout.write("first\n")
-        direct_stdout().write("second\n")
+        direct = direct_stdout()
+        assert direct is not None
+        direct.write("second\n")
     assert (tmp_path / "file").read_text() == "first\nsecond\n"
 
 
@@ -63,7 +65,7 @@ def test_a_pipe_that_takes_nothing_for_now_is_waited_for(
     reads, writes = pipe
     text, is_full, read, wait = "x" * 1_000_000, threading.Event(), bytearray(), select.select
 
-    def full(*arguments: list[int]) -> object:
+    def full(*arguments: Any) -> Any:
         is_full.set()
         return wait(*arguments)
 

@@ -87,8 +87,8 @@ class Checkpoints:
             except WeightsCorrupt as error:
                 damaged.append(error)
                 continue
-            for error in damaged:
-                _log.warning("%s %s is used in its place.", error, path.name)
+            for each in damaged:
+                _log.warning("%s %s is used in its place.", each, path.name)
             return found
         if damaged:
             raise WeightsCorrupt(" ".join(map(str, damaged))) from damaged[0]
