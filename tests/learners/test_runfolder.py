@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import fcntl
 import os
 from typing import TYPE_CHECKING
 
@@ -59,6 +61,23 @@ def test_the_link_is_a_convenience_only(tmp_path: pathlib.Path) -> None:
     (tmp_path / "latest" / "something of yours").touch()
     assert create(tmp_path).path.is_dir()
     assert (tmp_path / "latest" / "something of yours").exists()
+
+
+def test_one_at_a_time(tmp_path: pathlib.Path) -> None:
+    folder = create(tmp_path)
+    with folder.held(), pytest.raises(ConfigError, match=folder.path.name), folder.held():
+        pass
+    with folder.held():
+        pass
+
+
+def test_where_nothing_can_be_locked_everybody_may(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*args: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with create(tmp_path).held():
+        pass
 
 
 def test_settings_come_back_and_no_variable_of_the_environment_is_there(

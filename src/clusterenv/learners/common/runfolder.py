@@ -4,6 +4,7 @@
       run.toml        the complete configuration, and the versions of the libraries
       metrics.csv     every number that was measured
       checkpoints/    the newest two
+      .lock           held by the process that runs it
     runs/latest       a link to the newest run
 
 No environment variables are stored: on a cluster they hold secrets.
@@ -26,6 +27,7 @@ from clusterenv.learners.common import toml
 
 if TYPE_CHECKING:
     import datetime
+    from collections.abc import Iterator
 
 FORMAT = 1
 _MAX_TITLE = 150  # characters; a folder's name may have 255, and seed, time and number are in it too
@@ -78,6 +80,27 @@ class RunFolder:
                 "made by `clusterenv train`."
             )
         return folder
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs out of the folder. The end of the process, in whatever way, lets them in again.
+
+        Raises:
+            ConfigError: another run uses it.
+        """
+        import fcntl  # not on every system, and only who writes needs it
+
+        with (self.path / ".lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"{self.path} is used by another run, which has not ended. Wait for it or stop it, or start one of "
+                    "your own without --resume."
+                ) from None
+            except OSError:  # a file system without locks: better unprotected than not at all
+                pass
+            yield
 
     @property
     def settings_file(self) -> pathlib.Path:
