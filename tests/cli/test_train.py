@@ -16,6 +16,7 @@ import pytest
 
 from clusterenv.cli.main import main
 from clusterenv.cli.train import size
+from clusterenv.learners.common import loop
 from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.metrics.sinks import csv
 from tests.cli.kit import PROGRAM, SMALL
@@ -103,6 +104,58 @@ def test_a_run_without_a_checkpoint_cannot_go_on(capsys: pytest.CaptureFixture[s
     assert "has no checkpoint to go on from" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (["--env-id", "Acrobot-v1"], "runs/latest has env_id='CartPole-v1'"),
+        (["--hidden", "8"], "runs/latest has hidden=None"),
+        (["--normalize-observations"], "runs/latest has normalize_observations=False"),
+    ],
+)
+def test_what_the_network_was_made_for_stays(
+    changed: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
+    before = latest().settings_file.read_bytes()
+    assert main(["train", "ppo", "--resume", "runs/latest", "--total-steps", "128", "--quiet", *changed]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert f"Leave {changed[0]} out" in told
+    assert latest().settings_file.read_bytes() == before
+
+
+def test_a_checkpoint_that_does_not_fit_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    catch = ["--env-id", "clusterenv/Catch-v0", "--env-args"]
+    assert main(["train", "ppo", *SMALL, "--quiet", *catch, "rows=5"]) == 0
+    before = latest().settings_file.read_bytes()
+    longer = ["--resume", "runs/latest", "--total-steps", "128", "--quiet"]
+    assert main(["train", "ppo", *longer, *catch, "rows=6"]) == 2
+    assert "ConfigError: the checkpoint does not fit" in capsys.readouterr().err
+    assert latest().settings_file.read_bytes() == before
+    assert main(["train", "ppo", *longer]) == 0
+
+
+@pytest.mark.parametrize("view", ["--quiet", "--json"])
+def test_a_run_that_is_stopped_before_it_has_gone_on_still_has_its_checkpoint(
+    view: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(loop, "environments", stop)
+    assert main(["train", "ppo", "--resume", "runs/latest", "--total-steps", "128", view]) == 130
+    out = capsys.readouterr().out
+    if view == "--json":
+        told = json.loads(out)["summary"]
+        assert (told["steps"], told["interrupted"]) == (64, True)
+    else:
+        name = f"runs/{latest().path.name}"
+        again = f"clusterenv train ppo --resume {name}"
+        assert out == f"Stopped at 64 steps; a checkpoint is saved. Go on: {again}\n"
+
+
 def test_a_target_that_is_missed_is_a_failed_run() -> None:
     assert main(["train", "ppo", *SMALL, "--quiet", "--target-return", "500"]) == 1
 
@@ -154,6 +207,17 @@ def long_run() -> Iterator[subprocess.Popen[str]]:
     yield process
     process.kill()
     process.communicate(timeout=30)
+
+
+def test_two_heads_do_not_use_one_folder_but_a_killed_one_has_left_it(
+    long_run: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "ppo", "--resume", "runs/latest"]) == 2
+    assert f"{latest().path} is used by another run" in capsys.readouterr().err
+    long_run.kill()
+    long_run.wait(timeout=30)
+    assert main(["train", "ppo", "--resume", "runs/latest"]) == 2
+    assert "has no checkpoint to go on from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -21,6 +21,7 @@ from clusterenv.cli.options import parse
 from clusterenv.clusters import Remote
 from clusterenv.config import parse_cluster
 from clusterenv.errors import ConfigError
+from clusterenv.learners.catalog import settings_of
 from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.learners.common.settings import flat, to_table
 from clusterenv.metrics.recorder import Recorder
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from clusterenv.learners.common.tracking import Summary
     from clusterenv.metrics.recorder import Sink
 
+# What the network and the optimiser in a checkpoint were made for, of whichever learner has it.
+_FIXED = (
+    *("env_id", "tasks", "show_task", "last_inputs", "body", "hidden", "lstm", "dueling", "popart"),
+    *("normalize_observations", "optimizer"),
+)
 _LAST_S = 1.0  # who was told to end does not wait longer for somebody who does not read
 
 
@@ -50,18 +56,24 @@ def run(entry: Entry, arguments: list[str]) -> int:
 
     settings = options.settings
     cluster = _cluster(options)
-    folder, start = _folder(entry, options)
-    with _recorder(entry, options, folder, start) as recorder, _sigterm_as_interrupt():
+    with (
+        _folder(entry, options) as (folder, start),
+        _recorder(entry, options, folder, start) as recorder,
+        _sigterm_as_interrupt(),
+    ):
         learner = entry.learner()(
             settings, recorder=recorder, checkpoints=Checkpoints(folder.checkpoints), resume=start, cluster=cluster
         )
         try:
-            summary = learner.train()
+            for number, _ in enumerate(learner.updates()):
+                if start is not None and number == 0:  # not before: the checkpoint might not fit the new settings
+                    folder.write(entry.name, to_table(settings))
         except KeyboardInterrupt as stop:
             recorder.close()
-            _say_stopped(entry, learner.summary(), folder, options.run)
+            _say_stopped(entry, _so_far(learner.summary(), start), folder, options.run)
             stop.told = True  # type: ignore[attr-defined]
             raise
+    summary = learner.summary()
     _say_end(summary, settings, folder, options.run)
     missed = settings.target_return is not None and not summary.final_return >= settings.target_return
     return FAILED if missed else OK
@@ -78,27 +90,48 @@ def _cluster(options: TrainOptions[Any]) -> Cluster:
     return dataclasses.replace(cluster, insecure=True)
 
 
-def _folder(entry: Entry, options: TrainOptions[Any]) -> tuple[RunFolder, Checkpoint | None]:
-    """The run's folder, and the checkpoint that it goes on from."""
+@contextlib.contextmanager
+def _folder(entry: Entry, options: TrainOptions[Any]) -> Iterator[tuple[RunFolder, Checkpoint | None]]:
+    """The run's folder, for us alone, and the checkpoint that it goes on from."""
     settings, run = options.settings, options.run
     if run.resume is None:
         now = datetime.datetime.now()
         folder = RunFolder.create(run.runs, env_id=settings.title, algorithm=entry.name, seed=settings.seed, now=now)
-        folder.write(entry.name, to_table(settings))
-        return folder, None
+        with folder.held():
+            folder.write(entry.name, to_table(settings))
+            yield folder, None
+    else:
+        folder = RunFolder.open(run.resume)
+        with folder.held():
+            _check_fixed(run.resume, folder, settings)
+            yield folder, _start(run.resume, folder, settings)
+
+
+def _check_fixed(name: str, folder: RunFolder, settings: LearnerConfig) -> None:
+    """Refuse settings for which the checkpoint was not made."""
+    before, now = to_table(settings_of(*folder.read())), to_table(settings)
+    for setting in _FIXED:
+        if before.get(setting) != now.get(setting):
+            raise ConfigError(
+                f"{name} has {setting}={before.get(setting)!r}, and its checkpoint is of no use with "
+                f"{now.get(setting)!r}. Leave --{setting.replace('_', '-')} out; or start another run with "
+                f"--config {name}/run.toml in place of --resume {name}."
+            )
+
+
+def _start(name: str, folder: RunFolder, settings: LearnerConfig) -> Checkpoint:
+    """The checkpoint that the run goes on from."""
     from clusterenv.learners.common.checkpoint import Checkpoints
 
-    folder = RunFolder.open(run.resume)
     start = Checkpoints(folder.checkpoints).load()
     if start is None:
-        raise ConfigError(f"{run.resume} has no checkpoint to go on from. Start it again without --resume.")
+        raise ConfigError(f"{name} has no checkpoint to go on from. Start it again without --resume.")
     if start.facts["global_step"] + settings.batch_size > settings.total_steps:
         raise ConfigError(
-            f"{run.resume} has spent its budget: {start.facts['global_step']:,} of {settings.total_steps:,} steps. "
+            f"{name} has spent its budget: {start.facts['global_step']:,} of {settings.total_steps:,} steps. "
             "Give it a larger one with --total-steps."
         )
-    folder.write(entry.name, to_table(settings))
-    return folder, start
+    return start
 
 
 @contextlib.contextmanager
@@ -167,6 +200,14 @@ def _saving(share: float) -> str:
         return ""
     found = f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
     return f" ({found} than all weights at every version)"
+
+
+def _so_far(summary: Summary, start: Checkpoint | None) -> Summary:
+    """What came of the run, also if it was stopped before the learner had got its checkpoint."""
+    if summary.steps or start is None:
+        return summary
+    steps, episodes, seconds = (start.facts[name] for name in ("global_step", "episodes", "seconds"))
+    return dataclasses.replace(summary, steps=steps, episodes=episodes, seconds=seconds, interrupted=True)
 
 
 def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOptions) -> None:
