@@ -15,6 +15,7 @@ from clusterenv.errors import (
     EnvError,
     LaunchError,
     WeightsCorrupt,
+    WeightsError,
     WorkerLost,
     WorkersMissing,
 )
@@ -70,6 +71,7 @@ def test_a_slip_is_answered_with_the_nearest(
         (WorkerLost(0, range(4), "x"), 4),
         (EnvError("x"), 1),
         (WeightsCorrupt("x"), 1),
+        (WeightsError("x"), 1),
         (ClusterEnvError("x"), 1),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 
 from clusterenv.cli.main import main
 from clusterenv.cli.train import size
+from clusterenv.learners.common import loop
 from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.metrics.sinks import csv
 from tests.cli.kit import PROGRAM, SMALL
@@ -64,11 +65,17 @@ def test_quiet_says_only_how_it_ended(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "ppo", *SMALL, "--json"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in capsys.readouterr().out.splitlines()]
     assert lines[0]["global_step"] == 64
     assert "charts/learning_rate" in lines[0]
     assert lines[-1]["summary"]["steps"] == 64
     assert lines[-1]["summary"]["env_id"] == "CartPole-v1"
+
+
+def test_json_of_a_run_in_which_no_episode_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", *SMALL, "--rollout-steps", "4", "--total-steps", "16", "--json"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(last, parse_constant=pytest.fail)["summary"]["final_return"] is None
 
 
 def test_tensorboard_files_go_into_the_folder() -> None:
@@ -101,6 +108,58 @@ def test_a_run_without_a_checkpoint_cannot_go_on(capsys: pytest.CaptureFixture[s
     assert "has no checkpoint to go on from" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (["--env-id", "Acrobot-v1"], "runs/latest has env_id='CartPole-v1'"),
+        (["--hidden", "8"], "runs/latest has hidden=None"),
+        (["--normalize-observations"], "runs/latest has normalize_observations=False"),
+    ],
+)
+def test_what_the_network_was_made_for_stays(
+    changed: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
+    before = latest().settings_file.read_bytes()
+    assert main(["train", "ppo", "--resume", "runs/latest", "--total-steps", "128", "--quiet", *changed]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert f"Leave {changed[0]} out" in told
+    assert latest().settings_file.read_bytes() == before
+
+
+def test_a_checkpoint_that_does_not_fit_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    catch = ["--env-id", "clusterenv/Catch-v0", "--env-args"]
+    assert main(["train", "ppo", *SMALL, "--quiet", *catch, "rows=5"]) == 0
+    before = latest().settings_file.read_bytes()
+    longer = ["--resume", "runs/latest", "--total-steps", "128", "--quiet"]
+    assert main(["train", "ppo", *longer, *catch, "rows=6"]) == 2
+    assert "ConfigError: the checkpoint does not fit" in capsys.readouterr().err
+    assert latest().settings_file.read_bytes() == before
+    assert main(["train", "ppo", *longer]) == 0
+
+
+@pytest.mark.parametrize("view", ["--quiet", "--json"])
+def test_a_run_that_is_stopped_before_it_has_gone_on_still_has_its_checkpoint(
+    view: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(loop, "environments", stop)
+    assert main(["train", "ppo", "--resume", "runs/latest", "--total-steps", "128", view]) == 130
+    out = capsys.readouterr().out
+    if view == "--json":
+        told = json.loads(out)["summary"]
+        assert (told["steps"], told["interrupted"]) == (64, True)
+    else:
+        name = f"runs/{latest().path.name}"
+        again = f"clusterenv train ppo --resume {name}"
+        assert out == f"Stopped at 64 steps; a checkpoint is saved. Go on: {again}\n"
+
+
 def test_a_target_that_is_missed_is_a_failed_run() -> None:
     assert main(["train", "ppo", *SMALL, "--quiet", "--target-return", "500"]) == 1
 
@@ -109,6 +168,7 @@ def test_a_target_that_is_missed_is_a_failed_run() -> None:
     ("arguments", "code", "message"),
     [
         (["--env-id", "CratPole-v1"], 2, "Did you mean 'CartPole-v1'?"),
+        (["--env-id", "x" * 300], 2, "ConfigError: "),
         (["--track"], 2, 'pip install "clusterenv[wandb]"'),
     ],
 )
@@ -151,6 +211,17 @@ def long_run() -> Iterator[subprocess.Popen[str]]:
     yield process
     process.kill()
     process.communicate(timeout=30)
+
+
+def test_two_heads_do_not_use_one_folder_but_a_killed_one_has_left_it(
+    long_run: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "ppo", "--resume", "runs/latest"]) == 2
+    assert f"{latest().path} is used by another run" in capsys.readouterr().err
+    long_run.kill()
+    long_run.wait(timeout=30)
+    assert main(["train", "ppo", "--resume", "runs/latest"]) == 2
+    assert "has no checkpoint to go on from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -207,6 +278,27 @@ def test_a_console_that_nobody_reads_does_not_stop_the_run(unread: Callable[...,
     assert process.returncode == 0
     assert rows[0]["global_step"] == 16
     assert rows[-1]["summary"]["steps"] == 3200
+
+
+@pytest.mark.fault("F38")
+def test_a_reader_that_goes_away_does_not_stop_the_run(unread: Callable[..., subprocess.Popen[str]]) -> None:
+    process = unread("--total-steps", "3200")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert "global_step" in process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert process.stderr.read() == "metrics are shown no more: [Errno 32] Broken pipe. The run goes on.\n"
+    assert saved(3200)
+
+
+@pytest.mark.parametrize("view", [["--json"], []])
+def test_a_run_without_an_output_shows_nothing(view: list[str]) -> None:
+    command = [*PROGRAM, "train", "ppo", *SMALL, *view]
+    # By a shell, since Popen cannot close it.
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert saved(64)
 
 
 @pytest.mark.fault("F38")

@@ -92,14 +92,21 @@ def test_a_damaged_one_is_refused_and_the_one_before_it_is_used(
         loaded = checkpoints.load()
     assert loaded is not None
     assert loaded.facts["global_step"] == 1
-    assert "The one before it is used" in caplog.text
+    assert "000000000001.safetensors is used in its place" in caplog.text
 
 
-def test_when_all_are_damaged_that_is_said(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_when_all_are_damaged_that_is_said_of_each(
+    tmp_path: pathlib.Path, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpoints = Checkpoints(tmp_path)
-    damage(checkpoints.save(1, TENSORS, {}), "bit")
-    with pytest.raises(WeightsCorrupt, match="does not have its hash"):
+    paths = [checkpoints.save(step, TENSORS, {}) for step in range(count)]
+    for path in paths:
+        damage(path, "bit")
+    with pytest.raises(WeightsCorrupt, match="does not have its hash") as raised:
         checkpoints.load()
+    assert all(path.name in str(raised.value) for path in paths)
+    assert caplog.text == "", "nothing is used in their place"
 
 
 def test_another_format_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

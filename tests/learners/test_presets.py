@@ -60,6 +60,10 @@ def test_an_environment_that_nobody_tried_gets_the_defaults() -> None:
         assert entry.preset("Unheard-v0") == entry.config(env_id="Unheard-v0")
 
 
+def test_an_id_that_no_file_can_be_named_after_gets_the_defaults() -> None:
+    assert presets.find("ppo", "x" * 300) is None
+
+
 def test_streams_of_ppo_have_shorter_batches_and_minibatches_of_the_same_size() -> None:
     entry = catalog.find("ppo")
     waiting, streaming = (entry.preset("LunarLander-v3", mode) for mode in ("lock step", "stream"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import fcntl
 import os
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,12 @@ def test_an_id_never_leaves_the_root(tmp_path: pathlib.Path, env_id: str) -> Non
     assert "\n" not in folder.path.name
 
 
+def test_a_long_id_is_cut_to_what_a_folder_may_be_called(tmp_path: pathlib.Path) -> None:
+    folder = create(tmp_path, "x" * 300, seed=2**63 - 1)
+    assert folder.path.name.endswith("__20250102-150405")
+    assert create(tmp_path, "x" * 300, seed=2**63 - 1).path != folder.path
+
+
 def test_runs_of_one_second_do_not_meet(tmp_path: pathlib.Path) -> None:
     names = [create(tmp_path).path.name for _ in range(3)]
     assert len(set(names)) == 3
@@ -53,6 +61,23 @@ def test_the_link_is_a_convenience_only(tmp_path: pathlib.Path) -> None:
     (tmp_path / "latest" / "something of yours").touch()
     assert create(tmp_path).path.is_dir()
     assert (tmp_path / "latest" / "something of yours").exists()
+
+
+def test_one_at_a_time(tmp_path: pathlib.Path) -> None:
+    folder = create(tmp_path)
+    with folder.held(), pytest.raises(ConfigError, match=folder.path.name), folder.held():
+        pass
+    with folder.held():
+        pass
+
+
+def test_where_nothing_can_be_locked_everybody_may(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*args: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with create(tmp_path).held():
+        pass
 
 
 def test_settings_come_back_and_no_variable_of_the_environment_is_there(
@@ -100,4 +125,20 @@ def test_a_file_of_other_things_is_refused(tmp_path: pathlib.Path, text: str) ->
     path = tmp_path / "run.toml"
     path.write_text(f"format = 1\n{text}\n")
     with pytest.raises(ConfigError, match=r"run\.toml"):
+        read_settings(path)
+
+
+def test_what_is_no_file_is_never_waited_for(tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, "/dev/zero"):
+        with pytest.raises(ConfigError, match="cannot be read: it is no ordinary file"):
+            read_settings(path)
+
+
+def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "run.toml"
+    path.touch()
+    os.truncate(path, 2**40)  # it has a hole, and takes no room
+    with pytest.raises(ConfigError, match=r"run\.toml cannot be read: it has more than 1,048,576 bytes"):
         read_settings(path)

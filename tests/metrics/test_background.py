@@ -103,23 +103,37 @@ def test_who_never_reads_is_left_behind(reader: Reader, caplog: pytest.LogCaptur
 
 
 def test_what_it_raises_is_raised_where_the_metrics_come_from(reader: Reader) -> None:
-    reader.problem = BrokenPipeError("nobody reads any more")
+    reader.problem = ArithmeticError("a mistake")
     reader.reads.set()
     sink = BackgroundSink(reader)
     write(sink, 0)
     wait_until(lambda: sink._problem is not None, LIMIT_S)
     for step in (1, 2):
-        with pytest.raises(BrokenPipeError):
+        with pytest.raises(ArithmeticError):
             write(sink, step)
-    with pytest.raises(BrokenPipeError):
+    with pytest.raises(ArithmeticError):
         sink.close()
     assert reader.closed
 
 
 def test_what_it_raises_last_is_raised_when_it_is_closed(reader: Reader) -> None:
-    reader.problem = OSError("no space left")
+    reader.problem = ArithmeticError("a mistake")
     sink = BackgroundSink(reader)
     write(sink, 0)
     reader.reads.set()
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(ArithmeticError, match="a mistake"):
         sink.close()
+
+
+@pytest.mark.fault("F38")
+def test_a_stream_that_fails_is_left_and_the_run_goes_on(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
+    reader.problem = BrokenPipeError("nobody reads any more")
+    sink = BackgroundSink(reader, rows=3)
+    write(sink, 0, 1)
+    reader.reads.set()
+    wait_until(lambda: reader.closed, LIMIT_S)
+    write(sink, *range(2, 9))
+    sink.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "metrics are shown no more: nobody reads any more. The run goes on."
+    ]

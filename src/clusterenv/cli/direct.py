@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import select
 import sys
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -30,7 +32,10 @@ class DirectText(io.TextIOBase):
         """Write all of it, however often that takes."""
         left = memoryview(text.encode(self.encoding, "replace"))
         while left:
-            left = left[os.write(self._descriptor, left) :]
+            try:
+                left = left[os.write(self._descriptor, left) :]
+            except BlockingIOError:  # whoever gave us this pipe does not want to wait for it, but we do
+                select.select([], [self._descriptor], [])
         return len(text)
 
     def fileno(self) -> int:
@@ -46,12 +51,36 @@ class DirectText(io.TextIOBase):
         return True
 
 
-def direct_stdout() -> TextIO:
-    """Standard output for a thread of its own; what stands for it if it is no file."""
+def direct_stdout() -> TextIO | None:
+    """Standard output for a thread of its own; what stands for it if it is no file; None if there is none (`>&-`)."""
     stream: Any = sys.stdout
+    if stream is None:
+        return None
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError, AttributeError):  # in a test or a notebook, or closed
         return cast("TextIO", stream)
     stream.flush()
     return cast("TextIO", DirectText(descriptor))
+
+
+def tell(text: str, limit_s: float | None = None) -> None:
+    """Write a line to stdout, unless nobody can read it there: how a run ends does not depend on that.
+
+    Args:
+        text: the line.
+        limit_s: how long to wait for who does not read; None for as long as it takes.
+    """
+    # A stream of ours: what cannot be written would stay in the buffer of `sys.stdout`, and fail again at the end.
+    with contextlib.suppress(OSError):
+        stream = direct_stdout()
+        if stream is not None and (limit_s is None or _takes(stream, limit_s)):
+            stream.write(f"{text}\n")
+            stream.flush()
+
+
+def _takes(stream: TextIO, limit_s: float) -> bool:
+    try:
+        return bool(select.select([], [stream], [], limit_s)[1])
+    except (OSError, ValueError):  # no file, as in a test: it takes everything
+        return True

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import select
 import sys
 import textwrap
 
 from clusterenv.clusters import INSECURE
-from clusterenv.errors import ClusterEnvError, ConfigError, GivenUp, LaunchError, WorkerLost
+from clusterenv.errors import ClusterEnvError, ConfigError, GivenUp, LaunchError, WeightsError, WorkerLost
 
 OK, FAILED, USAGE, NOT_STARTED, LOST, AGAIN, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 75, 130, 143
-
-_LAST_S = 1.0
 
 
 class Terminated(KeyboardInterrupt):
@@ -21,6 +18,7 @@ class Terminated(KeyboardInterrupt):
 def code_of(error: ClusterEnvError) -> int:
     """What the shell is told about an error."""
     codes: list[tuple[type[ClusterEnvError], int]] = [
+        (WeightsError, FAILED),  # what was typed was right, but the run has diverged
         (ConfigError, USAGE),
         (GivenUp, AGAIN),
         (LaunchError, NOT_STARTED),
@@ -32,16 +30,6 @@ def code_of(error: ClusterEnvError) -> int:
 def say(text: str) -> None:
     """Write a line to stdout."""
     print(text, flush=True)  # noqa: T201 (this is the command line)
-
-
-def say_last(text: str) -> None:
-    """Write a line to stdout, unless nobody reads there: who was told to end waits for nobody."""
-    try:
-        is_read = bool(select.select([], [sys.stdout], [], _LAST_S)[1])
-    except (OSError, ValueError, AttributeError):  # no file, as in a test: it takes everything
-        is_read = True
-    if is_read:
-        say(text)
 
 
 def banner() -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, TextIO
+import math
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Group
 from rich.live import Live
@@ -84,11 +85,29 @@ class JsonSink:
     def write(self, values: Mapping[str, float], global_step: int, seconds: float) -> None:
         """Write a line."""
         line = {"global_step": global_step, "seconds": round(seconds, 3), **values}
-        self._stream.write(json.dumps(line) + "\n")
+        self._stream.write(json_line(line) + "\n")
         self._stream.flush()
 
     def close(self) -> None:
         """Nothing is left to write."""
+
+
+def json_line(content: Any) -> str:
+    """As JSON, which knows no NaN and nothing infinite: they become null.
+
+    Example:
+        >>> json_line({"final_return": math.nan, "steps": 64})
+        '{"final_return": null, "steps": 64}'
+    """
+    return json.dumps(_finite(content), allow_nan=False)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def clock(seconds: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import json
 import math
 import os
 import signal
@@ -15,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from clusterenv.cli.direct import direct_stdout
-from clusterenv.cli.exits import FAILED, OK, Terminated, banner, complain, say, say_last
-from clusterenv.cli.live import JsonSink, LiveSink
+from clusterenv.cli.direct import direct_stdout, tell
+from clusterenv.cli.exits import FAILED, OK, Terminated, banner, complain
+from clusterenv.cli.live import JsonSink, LiveSink, json_line
 from clusterenv.cli.options import parse
 from clusterenv.clusters import Remote
 from clusterenv.config import parse_cluster
 from clusterenv.errors import ConfigError
+from clusterenv.learners.catalog import settings_of
 from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.learners.common.settings import flat, to_table
 from clusterenv.metrics.recorder import Recorder
@@ -40,6 +40,13 @@ if TYPE_CHECKING:
     from clusterenv.learners.common.tracking import Summary
     from clusterenv.metrics.recorder import Sink
 
+# What the network and the optimiser in a checkpoint were made for, of whichever learner has it.
+_FIXED = (
+    *("env_id", "tasks", "show_task", "last_inputs", "body", "hidden", "lstm", "dueling", "popart"),
+    *("normalize_observations", "optimizer"),
+)
+_LAST_S = 1.0  # who was told to end does not wait longer for somebody who does not read
+
 
 def run(entry: Entry, arguments: list[str]) -> int:
     """Run `clusterenv train`; 0 if it ended as asked, 1 if a target return was not reached."""
@@ -49,18 +56,24 @@ def run(entry: Entry, arguments: list[str]) -> int:
 
     settings = options.settings
     cluster = _cluster(options)
-    folder, start = _folder(entry, options)
-    with _recorder(entry, options, folder, start) as recorder, _sigterm_as_interrupt():
+    with (
+        _folder(entry, options) as (folder, start),
+        _recorder(entry, options, folder, start) as recorder,
+        _sigterm_as_interrupt(),
+    ):
         learner = entry.learner()(
             settings, recorder=recorder, checkpoints=Checkpoints(folder.checkpoints), resume=start, cluster=cluster
         )
         try:
-            summary = learner.train()
+            for number, _ in enumerate(learner.updates()):
+                if start is not None and number == 0:  # not before: the checkpoint might not fit the new settings
+                    folder.write(entry.name, to_table(settings))
         except KeyboardInterrupt as stop:
             recorder.close()
-            _say_stopped(entry, learner.summary(), folder, options.run)
+            _say_stopped(entry, _so_far(learner.summary(), start), folder, options.run)
             stop.told = True  # type: ignore[attr-defined]
             raise
+    summary = learner.summary()
     _say_end(summary, settings, folder, options.run)
     missed = settings.target_return is not None and not summary.final_return >= settings.target_return
     return FAILED if missed else OK
@@ -77,27 +90,48 @@ def _cluster(options: TrainOptions[Any]) -> Cluster:
     return dataclasses.replace(cluster, insecure=True)
 
 
-def _folder(entry: Entry, options: TrainOptions[Any]) -> tuple[RunFolder, Checkpoint | None]:
-    """The run's folder, and the checkpoint that it goes on from."""
+@contextlib.contextmanager
+def _folder(entry: Entry, options: TrainOptions[Any]) -> Iterator[tuple[RunFolder, Checkpoint | None]]:
+    """The run's folder, for us alone, and the checkpoint that it goes on from."""
     settings, run = options.settings, options.run
     if run.resume is None:
         now = datetime.datetime.now()
         folder = RunFolder.create(run.runs, env_id=settings.title, algorithm=entry.name, seed=settings.seed, now=now)
-        folder.write(entry.name, to_table(settings))
-        return folder, None
+        with folder.held():
+            folder.write(entry.name, to_table(settings))
+            yield folder, None
+    else:
+        folder = RunFolder.open(run.resume)
+        with folder.held():
+            _check_fixed(run.resume, folder, settings)
+            yield folder, _start(run.resume, folder, settings)
+
+
+def _check_fixed(name: str, folder: RunFolder, settings: LearnerConfig) -> None:
+    """Refuse settings for which the checkpoint was not made."""
+    before, now = to_table(settings_of(*folder.read())), to_table(settings)
+    for setting in _FIXED:
+        if before.get(setting) != now.get(setting):
+            raise ConfigError(
+                f"{name} has {setting}={before.get(setting)!r}, and its checkpoint is of no use with "
+                f"{now.get(setting)!r}. Leave --{setting.replace('_', '-')} out; or start another run with "
+                f"--config {name}/run.toml in place of --resume {name}."
+            )
+
+
+def _start(name: str, folder: RunFolder, settings: LearnerConfig) -> Checkpoint:
+    """The checkpoint that the run goes on from."""
     from clusterenv.learners.common.checkpoint import Checkpoints
 
-    folder = RunFolder.open(run.resume)
     start = Checkpoints(folder.checkpoints).load()
     if start is None:
-        raise ConfigError(f"{run.resume} has no checkpoint to go on from. Start it again without --resume.")
+        raise ConfigError(f"{name} has no checkpoint to go on from. Start it again without --resume.")
     if start.facts["global_step"] + settings.batch_size > settings.total_steps:
         raise ConfigError(
-            f"{run.resume} has spent its budget: {start.facts['global_step']:,} of {settings.total_steps:,} steps. "
+            f"{name} has spent its budget: {start.facts['global_step']:,} of {settings.total_steps:,} steps. "
             "Give it a larger one with --total-steps."
         )
-    folder.write(entry.name, to_table(settings))
-    return folder, start
+    return start
 
 
 @contextlib.contextmanager
@@ -128,31 +162,34 @@ def _views(entry: Entry, settings: LearnerConfig, run: RunOptions, folder: RunFo
         f"{entry.name.upper()} on {settings.title}, {settings.num_envs} environments on {settings.cluster}, "
         f"seed {settings.seed}"
     )
+    stream = direct_stdout()
+    if stream is None:
+        return []
     if run.json:
-        return [BackgroundSink(JsonSink(direct_stdout()))]
+        return [BackgroundSink(JsonSink(stream))]
     if run.quiet:
         return []
-    console = Console(file=direct_stdout())
+    console = Console(file=stream)
     if console.is_terminal:
         return [BackgroundSink(LiveSink(console, f"{title}. {_short(folder)}", settings.total_steps))]
-    say(f"{title}. Run: {_short(folder)}")
-    return [BackgroundSink(ConsoleSink(direct_stdout()))]
+    tell(f"{title}. Run: {_short(folder)}")
+    return [BackgroundSink(ConsoleSink(stream))]
 
 
 def _say_end(summary: Summary, settings: LearnerConfig, folder: RunFolder, run: RunOptions) -> None:
     if run.json:
-        say(json.dumps({"summary": {**asdict(summary), "saved": summary.saved, "run": _short(folder)}}))
+        tell(json_line({"summary": {**asdict(summary), "saved": summary.saved, "run": _short(folder)}}))
         return
     scored = len(settings.scored_slots())
     where = "" if scored == settings.num_envs else f" of the {scored} slots that explore least"
-    say(
+    tell(
         f"Done: return {summary.final_return:.1f} over the last 100 episodes{where}. {summary.episodes:,} episodes and "
         f"{summary.steps:,} steps in {summary.seconds:.0f} s ({summary.steps_per_second:,.0f} per second)."
     )
     for name, mean in summary.task_returns.items():
-        say(f"Return of {name}: {mean:.4g}.")
+        tell(f"Return of {name}: {mean:.4g}.")
     since = f" since it was resumed at {summary.resumed_at:,} steps" if summary.resumed_at else ""
-    say(
+    tell(
         f"Weights{since}: {summary.syncs:,} syncs of {summary.publishes:,} versions, {size(summary.bytes)}"
         f"{_saving(summary.saved)}. Run: {_short(folder)}"
     )
@@ -166,15 +203,23 @@ def _saving(share: float) -> str:
     return f" ({found} than all weights at every version)"
 
 
+def _so_far(summary: Summary, start: Checkpoint | None) -> Summary:
+    """What came of the run, also if it was stopped before the learner had got its checkpoint."""
+    if summary.steps or start is None:
+        return summary
+    steps, episodes, seconds = (start.facts[name] for name in ("global_step", "episodes", "seconds"))
+    return dataclasses.replace(summary, steps=steps, episodes=episodes, seconds=seconds, interrupted=True)
+
+
 def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOptions) -> None:
     """One line, after Ctrl-C."""
     again = f"clusterenv train {entry.name} --resume {_short(folder)}"
     if run.json:
-        say_last(json.dumps({"summary": {**asdict(summary), "run": _short(folder)}}))
+        tell(json_line({"summary": {**asdict(summary), "run": _short(folder)}}), _LAST_S)
     elif summary.steps:
-        say_last(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}")
+        tell(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}", _LAST_S)
     else:
-        say_last("Stopped before the first update; there is nothing to go on from.")
+        tell("Stopped before the first update; there is nothing to go on from.", _LAST_S)
 
 
 @contextlib.contextmanager

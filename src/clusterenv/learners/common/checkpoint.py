@@ -80,15 +80,18 @@ class Checkpoints:
         Raises:
             WeightsCorrupt: there are some, and every one is damaged.
         """
-        damage: WeightsCorrupt | None = None
+        damaged: list[WeightsCorrupt] = []
         for path in reversed(self.paths()):
             try:
-                return read(path)
+                found = read(path)
             except WeightsCorrupt as error:
-                _log.warning("%s The one before it is used.", error)
-                damage = error
-        if damage is not None:
-            raise damage
+                damaged.append(error)
+                continue
+            for each in damaged:
+                _log.warning("%s %s is used in its place.", each, path.name)
+            return found
+        if damaged:
+            raise WeightsCorrupt(" ".join(map(str, damaged))) from damaged[0]
         return None
 
 

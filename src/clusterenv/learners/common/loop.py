@@ -161,7 +161,7 @@ class Learner(abc.ABC, Generic[Config]):
 
     def _restore(self, saved: Checkpoint) -> None:
         facts, tracker = saved.facts, self._tracker
-        self.updater.restore(saved.tensors)
+        self.updater.resume(saved.tensors)
         if self.checkpoints is not None:
             self.updater.load_beside(self.checkpoints.folder)
         tracker.resume(facts["global_step"], facts["seconds"])

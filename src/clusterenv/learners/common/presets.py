@@ -44,7 +44,10 @@ def find(algorithm: str, env_id: str) -> Preset | None:
     # "ALE/Pong-v5" is an id; a file has no slash in its name.
     name = f"{algorithm}-{re.sub(r'[^A-Za-z0-9._-]', '-', env_id)}.toml"
     file = importlib.resources.files("clusterenv") / "presets" / name
-    if not file.is_file():
+    try:
+        if not file.is_file():
+            return None
+    except OSError:  # a name that is too long for a file
         return None
     content = toml.loads(file.read_text(encoding="utf-8"))
     return Preset(content.get("config", {}), content.get("stream", {}), content.get("result", []))

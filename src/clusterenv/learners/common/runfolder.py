@@ -4,6 +4,7 @@
       run.toml        the complete configuration, and the versions of the libraries
       metrics.csv     every number that was measured
       checkpoints/    the newest two
+      .lock           held by the process that runs it
     runs/latest       a link to the newest run
 
 No environment variables are stored: on a cluster they hold secrets.
@@ -26,8 +27,11 @@ from clusterenv.learners.common import toml
 
 if TYPE_CHECKING:
     import datetime
+    from collections.abc import Iterator
 
 FORMAT = 1
+_MAX_TITLE = 150  # characters; a folder's name may have 255, and seed, time and number are in it too
+_MAX_BYTES = 1 << 20  # of a run.toml; ours have some thousand
 _LIBRARIES = ("gymnasium", "numpy", "torch", "onnxruntime")
 
 
@@ -47,7 +51,8 @@ class RunFolder:
     ) -> RunFolder:
         """Make a fresh folder, and let `latest` point to it."""
         # "ALE/Pong-v5" and "module:Env-v0" are ids; a folder has neither slash nor colon.
-        name = f"{re.sub(r'[^A-Za-z0-9._-]', '-', env_id)}__{algorithm}__{seed}__{now:%Y%m%d-%H%M%S}"
+        title = re.sub(r"[^A-Za-z0-9._-]", "-", env_id)[:_MAX_TITLE]
+        name = f"{title}__{algorithm}__{seed}__{now:%Y%m%d-%H%M%S}"
         root = pathlib.Path(root)
         root.mkdir(parents=True, exist_ok=True)
         number = 1
@@ -75,6 +80,27 @@ class RunFolder:
                 "made by `clusterenv train`."
             )
         return folder
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs out of the folder. The end of the process, in whatever way, lets them in again.
+
+        Raises:
+            ConfigError: another run uses it.
+        """
+        import fcntl  # not on every system, and only who writes needs it
+
+        with (self.path / ".lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"{self.path} is used by another run, which has not ended. Wait for it or stop it, or start one of "
+                    "your own without --resume."
+                ) from None
+            except OSError:  # a file system without locks: better unprotected than not at all
+                pass
+            yield
 
     @property
     def settings_file(self) -> pathlib.Path:
@@ -112,8 +138,8 @@ def read_settings(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
         ConfigError: it cannot be read, or is not one.
     """
     try:
-        content = toml.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # a ValueError: no UTF-8, no TOML, or a number too long
+        content = toml.loads(_text(pathlib.Path(path)))
+    except (OSError, ValueError, RecursionError) as error:  # a ValueError: `_text`, no UTF-8, no TOML, a long number
         raise ConfigError(f"{os.fspath(path)} cannot be read: {error}.") from error
     if content.get("format") != FORMAT:
         raise ConfigError(f"{os.fspath(path)} has format={content.get('format')!r}; this version reads {FORMAT}.")
@@ -121,6 +147,17 @@ def read_settings(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     if not isinstance(algorithm, str) or not isinstance(config, dict):
         raise ConfigError(f"{os.fspath(path)} must have a text for its algorithm and a table for its config.")
     return algorithm, config
+
+
+def _text(path: pathlib.Path) -> str:
+    """What a file holds. A pipe may never say anything, and a device never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no ordinary file, such as runs/latest/run.toml")
+    with path.open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ValueError(f"it has more than {_MAX_BYTES:,} bytes, and so is no run.toml")
+    return content.decode()
 
 
 def _versions() -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 
+from clusterenv.errors import ConfigError
 from clusterenv.learners.common import checkpoint
 
 if TYPE_CHECKING:
@@ -93,6 +94,20 @@ class Updater(abc.ABC, Generic[Config, Net]):
         """Take what `tensors` told."""
         self.network.load_state_dict(under("model/", tensors))
         checkpoint.restore_optimizer(self.optimizer, under("optimizer/", tensors))
+
+    def resume(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` told of an earlier run.
+
+        Raises:
+            ConfigError: they are not of such a network.
+        """
+        try:
+            self.restore(tensors)
+        except (RuntimeError, KeyError, ValueError) as error:  # torch's words for other shapes and other names
+            raise ConfigError(
+                f"the checkpoint does not fit the network: {error}. Go on with the settings and the arguments of the "
+                "environment that the run has had so far."
+            ) from error
 
     def save_beside(self, folder: pathlib.Path) -> None:
         """Save what is too large for a checkpoint, beside those of this folder."""

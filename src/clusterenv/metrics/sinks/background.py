@@ -24,7 +24,8 @@ class BackgroundSink:
     stuck, the newest rows wait for it, and the oldest of them are dropped.
 
     Args:
-        sink: the other one. What it raises is raised here from then on.
+        sink: the other one. What it raises is raised here from then on; but if its stream fails, nothing is shown any
+            more and the run goes on.
         rows: how many may wait.
         close_s: how long `close` waits for those; after that they are dropped, and the thread is left behind.
 
@@ -37,7 +38,7 @@ class BackgroundSink:
         self._sink, self._close_s = sink, close_s
         self._rows: deque[Row] = deque(maxlen=rows)
         self._change = threading.Condition()
-        self._closing = False
+        self._closing = self._failed = False
         self._problem: Exception | None = None
         # A daemon: the program may end although somebody still does not read.
         self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
@@ -48,6 +49,8 @@ class BackgroundSink:
         with self._change:
             if self._problem is not None:
                 raise self._problem
+            if self._failed:
+                return
             self.dropped += len(self._rows) == self._rows.maxlen
             self._rows.append((dict(values), global_step, seconds))
             self._change.notify()
@@ -73,6 +76,11 @@ class BackgroundSink:
                     self._sink.write(*row)
             finally:
                 self._sink.close()
+        except OSError as error:  # whoever read there has gone, or a disk is full
+            with self._change:
+                self._failed = True
+                self._rows.clear()
+            _log.warning("metrics are shown no more: %s. The run goes on.", error)
         except Exception as error:  # it is raised where the metrics come from
             with self._change:
                 self._problem = error
