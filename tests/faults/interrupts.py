@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -59,3 +60,19 @@ def interrupted_when(*moments: Callable[[], Any], then: Callable[[], Any] | None
         thread.join()
     finally:
         signal.signal(signal.SIGINT, usual)
+
+
+@contextlib.contextmanager
+def interrupted_at(owner: type, name: str, turn: int) -> Iterator[None]:
+    """Ctrl-C comes before a method is called for the `turn`-th time."""
+    usual, turns = getattr(owner, name), itertools.count(1)
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        if next(turns) == turn:
+            raise KeyboardInterrupt
+        return usual(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, method)
+        with pytest.raises(KeyboardInterrupt):
+            yield
