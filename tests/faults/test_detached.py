@@ -13,7 +13,7 @@ import pytest
 from clusterenv import EnvError, Timeouts, WorkerLost
 from clusterenv.policy.distributions import Categorical
 from tests.env.policies import Echo, Linear
-from tests.faults.kit import LIMIT_S, OnceEnv, batch, each, ended, kill
+from tests.faults.kit import LIMIT_S, Gate, OnceEnv, batch, each, ended, kill, patient
 from tests.zoo import CountingEnv, wait_until
 
 if TYPE_CHECKING:
@@ -73,6 +73,26 @@ def test_a_worker_lost_in_a_stream_comes_back(tmp_path: pathlib.Path, fault: str
             assert len(parts) == (2 if slot in (2, 3) else 1)
             for counted in parts:
                 assert counted == list(range(1, len(counted) + 1)), "each life is whole, in order, and told once"
+
+
+def test_a_fragment_of_a_lost_worker_is_read_while_another_is_built(tmp_path: pathlib.Path) -> None:
+    playing, building, note = Gate(tmp_path, "playing"), Gate(tmp_path, "building"), tmp_path / "note"
+    fns = [playing.env(0, length=10**6), building.env(1, waits=-1, in_build=str(note), length=10**6)]
+    with batch(fns, timeouts=patient()) as envs:
+        attached(envs)
+        with envs.stream(steps=4, slots=2, buffers=1) as stream:
+            wait_until(lambda: stream.ready or len(stream._queue) == 1, LIMIT_S)  # of worker 1: the other waits
+            note.touch()
+            kill(envs, 1)
+            wait_until(lambda: stream.ready or envs.restarts == 1, LIMIT_S)
+            playing.open()
+            assert not next(stream).worker_lost.any()
+            building.open()
+            while not (result := next(stream)).worker_lost.any():
+                pass
+            assert result.obs[:, result.slot == 1, 1].ravel().tolist() == [0, 1, 2, 3, 4]
+            assert next(stream).slot.tolist() in ([0, 1], [1, 0]), "it plays on"
+        assert envs.restarts == 1
 
 
 def test_a_worker_that_dies_between_rollouts_is_seen() -> None:

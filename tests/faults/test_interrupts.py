@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from gymnasium.error import NoAsyncCallError
 
+from clusterenv import WorkerLost
 from clusterenv.node.board import Board
 from clusterenv.node.local import LocalNode
+from clusterenv.node.supervisor import Supervisor
+from clusterenv.transport.channel import Channel
 from clusterenv.worker.block import EnvBlock
 from tests.faults.envs import TextEnv
 from tests.faults.interrupts import interrupted_at, interrupted_when
-from tests.faults.kit import LIMIT_S, Gate, GatedEnv, OnceEnv, actions, batch, each, ended, kill, patient
+from tests.faults.kit import LIMIT_S, Gate, GatedEnv, OnceEnv, actions, batch, each, ended, kill, lost, patient
 from tests.zoo import counting, wait_until
 
 if TYPE_CHECKING:
@@ -174,6 +178,79 @@ def test_while_a_replacement_is_built(tmp_path: pathlib.Path, gate: Gate) -> Non
             envs.step(actions(envs))
         gate.open()
         goes_on(envs)
+
+
+@pytest.mark.parametrize("killed", [[1], [0, 1]], ids=["one worker", "two workers"])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(LocalNode, "replace"), (Supervisor, "start"), (Channel, "send")],
+    ids=["before the old one is gone", "before the new one is there", "before it has its orders"],
+)
+def test_while_a_lost_worker_is_replaced(owner: type, name: str, killed: list[int]) -> None:
+    lives = [float(slot // 2 not in killed) for slot in range(4)]
+    with batch(counting(4), timeouts=patient()) as envs:
+        envs.reset(seed=1)
+        for worker in killed:
+            kill(envs, worker)
+        with interrupted_at(owner, name, 1):
+            envs.step(actions(envs))
+        _, rewards, _, truncated, infos = envs.step_wait()
+        assert rewards.tolist() == lives
+        assert truncated.tolist() == lost(infos, 4) == [not alive for alive in lives]
+        for steps in (0, 1):
+            observations, _, _, truncated, infos = envs.step(actions(envs))
+            assert observations.tolist() == [[slot, steps + 2 * lives[slot]] for slot in range(4)]
+            assert not truncated.any()
+            assert not any(lost(infos, 4))
+        assert envs.restarts == len(killed)
+
+
+IN_A_RESET = pytest.mark.parametrize(
+    ("name", "turn"),
+    [("ready", 1), ("post", 1), ("replies", 2)],
+    ids=["while they are built", "before they are reset", "while they are reset"],
+)
+
+
+@IN_A_RESET
+def test_while_lost_slots_are_reset_in_the_same_step(name: str, turn: int) -> None:
+    with batch(counting(4, infos=True), autoreset_mode="SameStep", timeouts=patient()) as envs:
+        envs.reset(seed=1)
+        envs.step(actions(envs))
+        kill(envs, 1)
+        with interrupted_at(LocalNode, name, turn):
+            envs.step(actions(envs))
+        check_begun_anew(envs)
+
+
+@IN_A_RESET
+def test_while_slots_that_were_lost_before_are_reset_in_the_same_step(name: str, turn: int) -> None:
+    with batch(counting(4, infos=True), autoreset_mode="SameStep", timeouts=patient()) as envs:
+        envs.reset(seed=1)
+        envs.step(actions(envs))
+        kill(envs, 1)
+        with pytest.raises(WorkerLost):
+            envs.call("double", 1.0)
+        with interrupted_at(LocalNode, name, turn):
+            envs.step(actions(envs))
+        if name == "ready":  # nobody was asked yet
+            with pytest.raises(NoAsyncCallError):
+                envs.step_wait()
+            envs.step_async(actions(envs))
+        check_begun_anew(envs)
+
+
+def check_begun_anew(envs: ClusterEnv) -> None:
+    """A step comes to its end in which slots 2 and 3 were lost, and those of the other worker not."""
+    observations, rewards, _, truncated, infos = envs.step_wait()
+    assert observations.tolist() == [[0, 2], [1, 2], [2, 0], [3, 0]]
+    assert rewards.tolist() == [1, 1, 0, 0]
+    assert truncated.tolist() == lost(infos, 4) == [False, False, True, True]
+    assert infos["_action"].tolist() == [True, True, False, False], "what the others said has not been forgotten"
+    assert [last.tolist() for last in infos["final_obs"][2:]] == [[2, 1], [3, 1]], "the last that was seen of them"
+    assert infos["_started"].tolist() == [False, False, True, True]
+    assert envs.step(actions(envs))[0].tolist() == [[0, 3], [1, 3], [2, 1], [3, 1]]
+    assert envs.restarts == 1
 
 
 def test_in_close_a_second_close_ends_everything(tmp_path: pathlib.Path) -> None:

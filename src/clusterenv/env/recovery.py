@@ -16,7 +16,7 @@ from clusterenv.node.base import Message
 from clusterenv.worker.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from clusterenv.cluster.gather import Gather
     from clusterenv.config import Timeouts
@@ -50,9 +50,13 @@ class Recovery:
         self._budgets = Budgets()
         self._replaced = np.zeros(len(node.blocks), dtype=np.int64)
         self._starting: list[int] = []
+        self._unstarted: set[int] = set()  # lost, and an interrupt may come before another is started
         self._left_out: set[int] = set()  # those that an elastic stream goes on without
         self.elastic = False
-        self._lost_meanwhile: list[int] = []  # slots that were asked for, of workers lost while others came back
+        # Kept until all is answered: who is interrupted goes on with the next call.
+        self._unanswered: list[int] = []  # slots that were asked for, of lost workers
+        self._last_seen: dict[int, Any] = {}  # their observations, which a reset may have written over by then
+        self._unsettled: Report | None = None
         count = arena.spec.num_envs
         self.seeds: list[int | None] = [None] * count
         self.was_reset = False  # before the first reset there is no episode to truncate: every error is raised
@@ -76,23 +80,34 @@ class Recovery:
 
     def settle(self, report: Report) -> None:
         """Turn new losses into answers, and failures into a log line or an error."""
-        for loss in self._node.losses():
-            self._lose(loss)
-        # Only now: the workers of a lost host come back together.
-        while self._lost_meanwhile:
-            slots, self._lost_meanwhile = self._lost_meanwhile, []
-            # Infos of a slot that is lost after all would tell of a step that the user never sees.
-            report.infos = [entry for entry in report.infos if entry[0] not in slots]
-            self.answer_lost(slots, report)
+        if self._unsettled is not None:
+            report.extend(self._unsettled)
+            self._unsettled = None
+        try:
+            self._take_losses()
+            # Only now: the workers of a lost host come back together.
+            self._answer(report)
+        except KeyboardInterrupt:
+            self._unsettled = report
+            raise
         if report.failures:
             self.check_failures(report)
 
-    def _lose(self, loss: Loss) -> None:
-        """A worker is lost that had episodes: its slots shall show it, now or with the next request."""
-        self._lost_meanwhile += self._gather.lose(self._node.blocks[loss.worker], reported=loss.reported)
-        self.go_on_or_raise(loss)
-        if loss.torn is not None:
-            self._observations.blank(loss.torn)
+    def _take_losses(self, fresh: Container[int] = ()) -> None:
+        """The slots of a lost worker shall show it, now or with the next request, and another takes its place.
+
+        Of one that is lost again before it had an episode nothing is to be told.
+        """
+        losses = self._node.losses()
+        for loss in losses:  # all of them before the first is replaced, which takes time and may be interrupted
+            known = loss.worker in self._unstarted or loss.worker in fresh
+            self._unstarted.add(loss.worker)
+            if not known:
+                self._unanswered += self._gather.lose(self._node.blocks[loss.worker], reported=loss.reported)
+                if loss.torn is not None:
+                    self._observations.blank(loss.torn)
+        for loss in losses:
+            self.go_on_or_raise(loss)
 
     def go_on_or_raise(self, loss: Loss) -> None:
         """Start a replacement for a lost worker, or raise WorkerLost."""
@@ -112,18 +127,30 @@ class Recovery:
 
     def answer_lost(self, slots: list[int], report: Report) -> None:
         """These slots come back truncated; with autoreset in the same step, already in their next episode."""
-        if not slots:
-            return
-        report.infos += [(slot, {"worker_lost": True}) for slot in slots]
-        if self._mode is AutoresetMode.SAME_STEP:
-            report.infos += [(s, {"final_obs": self._observations.one(s), "final_info": {}}) for s in slots]
-            report.extend(self._reset_fresh(slots))
-        self._arena.reward[slots] = 0.0
-        self._arena.terminated[slots] = False
-        self._arena.truncated[slots] = True
+        self._unanswered += slots
+        self._answer(report)
+
+    def _answer(self, report: Report) -> None:
+        while count := len(self._unanswered):  # others may be lost meanwhile
+            slots = list(dict.fromkeys(self._unanswered))
+            infos: list[tuple[int, dict[str, Any]]] = [(slot, {"worker_lost": True}) for slot in slots]
+            fresh = Report()
+            if self._mode is AutoresetMode.SAME_STEP:
+                for slot in slots:
+                    self._last_seen.setdefault(slot, self._observations.one(slot))
+                fresh = self._reset_fresh(slots)
+                infos += [(s, {"final_obs": self._last_seen.pop(s), "final_info": {}}) for s in slots]
+            # Infos of a slot that is lost after all would tell of a step that the user never sees.
+            report.infos = [entry for entry in report.infos if entry[0] not in slots] + infos
+            report.extend(fresh)
+            self._arena.reward[slots] = 0.0
+            self._arena.terminated[slots] = False
+            self._arena.truncated[slots] = True
+            del self._unanswered[:count]
 
     def replace(self, worker: int) -> None:
         """Start a fresh worker in the place of a lost one; `finish` waits for it."""
+        self._unstarted.add(worker)
         self._replaced[worker] += 1
         try:
             seeds = [self._fresh_seed(slot) for slot in self._node.blocks[worker]]
@@ -131,8 +158,12 @@ class Recovery:
         except LaunchError:
             self._give_up()
             raise
+        except KeyboardInterrupt:
+            self._replaced[worker] -= 1  # `finish` begins again
+            raise
         if worker not in self._starting:
             self._starting.append(worker)
+        self._unstarted.discard(worker)
 
     def stretch(self) -> None:
         """A stream begins that may go on with fewer workers, if that was asked for."""
@@ -161,29 +192,22 @@ class Recovery:
 
     def finish(self) -> None:
         """Wait until every replacement is built. What an elastic stream has left out is wanted again."""
-        for worker in sorted(self._left_out):
-            self._left_out.discard(worker)
-            self.replace(worker)
+        if self._unstarted or self._left_out:
+            for worker in sorted(self._unstarted | self._left_out):
+                self._left_out.discard(worker)
+                self.replace(worker)
         while self._starting:
             problems = self._node.ready(self._starting, self._timeouts.start_s)
             fresh, self._starting = self._starting, []  # only now: an interrupted wait goes on with the next call
             for reply in problems.values():
                 self._raise_problem(reply)
-            self._lose_others(fresh)
+            self._take_losses(fresh)
 
     def _raise_problem(self, reply: Reply) -> None:
         self._give_up()
         if reply.failure:
             raise self.env_error(reply.failure) from reply.failure.error
         raise LaunchError(f"a replacement worker could not build its environments:\n{reply.error}")
-
-    def _lose_others(self, fresh: Iterable[int]) -> None:
-        """Take losses. Of a fresh worker that is lost again nothing is to be told: it had no episode yet."""
-        for loss in self._node.losses():
-            if loss.worker in fresh:
-                self.go_on_or_raise(loss)
-            else:
-                self._lose(loss)
 
     def check_failures(self, report: Report, played: int = 0) -> None:
         """Log environments that were replaced; raise for those that were not, or that fail again and again.
@@ -208,12 +232,14 @@ class Recovery:
         losses, replaced = self._node.losses(), self._on_loss is not OnLoss.RAISE
         for loss in losses:
             self._gather.lose(self._node.blocks[loss.worker], reported=True)
-            if replaced:
-                self.replace(loss.worker)
-            else:
-                self.must_reset = True
         if not losses:
             return None
+        if replaced:
+            self._unstarted.update(loss.worker for loss in losses)
+            for loss in losses:
+                self.replace(loss.worker)
+        else:
+            self.must_reset = True
         return self.error_of(losses[0]._replace(cause=f"{losses[0].cause}, in {name}"), replaced=replaced)
 
     def error_of(self, loss: Loss, *, again: bool = False, replaced: bool = False) -> WorkerLost:
@@ -240,7 +266,7 @@ class Recovery:
             for worker, reply in replies.items():
                 report.extend(reply.value)
                 todo = {slot: seed for slot, seed in todo.items() if self._gather.worker_of[slot] != worker}
-            self._lose_others(set(messages) - set(replies))
+            self._take_losses(set(messages) - set(replies))
         self.check_failures(report)
         self._observations.update(report)
         return report
@@ -251,11 +277,12 @@ class Recovery:
 
     def forget_requests(self) -> None:
         """Nothing is asked for any more."""
-        self._lost_meanwhile = []
+        self._unanswered, self._last_seen, self._unsettled = [], {}, None
         self._gather.forget_requests()
 
     def _give_up(self) -> None:
         self.must_reset = True
+        self._unstarted.clear()  # a reset looks who is missing
         self.forget_requests()
 
     def env_error(self, failure: Failure, *, again: bool = False) -> EnvError:

@@ -303,7 +303,8 @@ class Stream:
         self._unread[key] -= len(piece.slots)
         if self._unread[key] == 0:
             del self._unread[key]
-            self._order(piece.worker, buffer)
+            if piece.worker in self._playing:  # who takes the place of a lost one is told of all its buffers at once
+                self._order(piece.worker, buffer)
 
 
 def check_min_nodes(min_nodes: Any, nodes: int) -> None:

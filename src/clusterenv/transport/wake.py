@@ -37,7 +37,6 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-_barrier = threading.Lock()
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
@@ -70,10 +69,10 @@ def fence() -> None:
     """Make our stores visible before our next loads.
 
     Without it the processor may read the sleeper's word before its own store is out, while the sleeper does the same
-    the other way round: both would miss each other. Taking a free lock is the cheapest full barrier in Python.
+    the other way round: both would miss each other. Taking a free lock is the cheapest full barrier in Python. A lock
+    of our own each time: Ctrl-C between taking and giving back one that is shared would stop everybody for ever.
     """
-    _barrier.acquire()
-    _barrier.release()
+    threading.Lock().acquire()
 
 
 def sleep_while(address: int, value: int, limit_s: float) -> None:
