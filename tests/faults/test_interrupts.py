@@ -13,8 +13,10 @@ from clusterenv import WorkerLost
 from clusterenv.node.board import Board
 from clusterenv.node.local import LocalNode
 from clusterenv.node.supervisor import Supervisor
+from clusterenv.transport.arena import Word
 from clusterenv.transport.channel import Channel
 from clusterenv.worker.block import EnvBlock
+from clusterenv.worker.loop import _IDLE_S
 from tests.faults.envs import TextEnv
 from tests.faults.interrupts import interrupted_at, interrupted_when
 from tests.faults.kit import LIMIT_S, Gate, GatedEnv, OnceEnv, actions, batch, each, ended, kill, lost, patient
@@ -178,6 +180,30 @@ def test_while_a_replacement_is_built(tmp_path: pathlib.Path, gate: Gate) -> Non
             envs.step(actions(envs))
         gate.open()
         goes_on(envs)
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["step", "send"])
+def test_between_asking_a_worker_and_waking_it(monkeypatch: pytest.MonkeyPatch, sent: bool) -> None:
+    with batch(counting(2), timeouts=patient()) as envs:
+        envs.reset(seed=1)
+        arena, node = envs._engine.arena, envs._engine.node
+        wait_until(lambda: bool(arena.column(Word.SLEEPS).all()), LIMIT_S)
+        with monkeypatch.context() as patch:
+            patch.setattr("clusterenv.node.board.fence", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                (envs.send if sent else envs.step)(actions(envs))
+        # By themselves they would look up after seconds.
+        if sent:
+            assert len(envs.recv(2, timeout=_IDLE_S / 2)[1]) == 2
+        else:
+            assert node.wait([0, 1], _IDLE_S / 2) == []
+            assert envs.step_wait()[0].tolist() == [[0, 1], [1, 1]]
+        goes_on(envs)
+
+
+def interrupt() -> None:
+    """As Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("killed", [[1], [0, 1]], ids=["one worker", "two workers"])

@@ -52,6 +52,18 @@ def test_asking_some_leaves_the_others_alone(some: list[int]) -> None:
         assert words(arena, Word.COMMAND) == [Command.SEND * (worker in some) for worker in WORKERS]
 
 
+def test_only_who_sleeps_over_a_request_is_woken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with made() as (arena, board):
+        board.ask([0, 1], Command.STEP)
+        woken: list[int] = []
+        monkeypatch.setattr("clusterenv.transport.wake.wake", woken.append)
+        for worker in (1, 2):
+            arena.words[arena.word(worker, Word.SLEEPS)] = 1
+        for worker in WORKERS:
+            board.wake_again(worker)
+        assert woken == [arena.words_address + 4 * arena.word(1, Word.GO)]
+
+
 def test_who_has_not_answered_is_named_until_he_has() -> None:
     with made() as (arena, board):
         assert board.unanswered(WORKERS) is None

@@ -68,6 +68,11 @@ class Board:
             for worker in workers:
                 self._wake_up[worker].wake()
 
+    def wake_again(self, worker: int) -> None:
+        """Wake a worker that sleeps although it was asked: an interrupt has come between the two."""
+        if self._done[worker] != self._asked[worker]:
+            self._wake_up[worker].wake()
+
     def asked(self, worker: int) -> int:
         """The number of the last request to a worker."""
         return int(self._asked[worker])

@@ -413,12 +413,14 @@ class LocalNode(Here):
         return True
 
     def _look(self, handle: WorkerHandle) -> bool:
-        """Whether a worker is lost; learn of its end if it has just ended."""
+        """Whether a worker is lost; learn of its end if it has just ended, and see that it does not sleep over work."""
         if handle.lost:
             return True
         ended = self._supervisor.exited(handle.token)
         if ended is not None:
             self._record(handle, ended.describe())
+        elif handle.bound:
+            self._board.wake_again(handle.worker)
         return ended is not None
 
     def _gone(self, handle: WorkerHandle, cause: str) -> None:
