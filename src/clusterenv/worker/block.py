@@ -93,6 +93,8 @@ class EnvBlock:
     def replace_lost(self, seeds: Sequence[int | None]) -> None:
         """Start as the replacement of a lost block: the first thing each slot does is a reset with these seeds."""
         self._fresh_seeds = list(seeds)
+        # From these follow the seeds of environments that raise later.
+        self._seeds = list(seeds)
         self._done = [self.autoreset_mode is AutoresetMode.NEXT_STEP] * len(self.slots)
 
     def actions(self, rows: Sequence[int]) -> list[Any]:
@@ -156,7 +158,7 @@ class EnvBlock:
         if mode is AutoresetMode.DISABLED:
             owed = [bool(ended) for ended in map(max, self._terminated, self._truncated)]
         rows = [row for row, owes in enumerate(owed) if every or owes]
-        return rows, self.reset(rows, [self._fresh_seeds[row] for row in rows], None)
+        return rows, self.reset(rows, [None] * len(rows), None)
 
     def call(self, rows: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Call a method of these environments, or read an attribute."""
@@ -204,10 +206,10 @@ class EnvBlock:
         slot = self.slots.start + row
         if seed is not None:
             self._seeds[row], self._restarts[row] = seed, 0
-        self._fresh_seeds[row] = None
         for attempt in range(1, _RESET_ATTEMPTS + 1):
             try:
-                observation, info = _checked_reset(self._envs[row].reset(seed=seed, options=options))
+                chosen = self._fresh_seeds[row] if seed is None else seed
+                observation, info = _checked_reset(self._envs[row].reset(seed=chosen, options=options))
                 self._write(row, observation)
             except Exception as error:  # the user's code
                 recovered = self._rebuild_lost and attempt < _RESET_ATTEMPTS and self._replace(row, report)
@@ -216,7 +218,7 @@ class EnvBlock:
                     return
             else:
                 self._reward[row], self._terminated[row], self._truncated[row] = 0.0, False, False
-                self._done[row] = False
+                self._done[row], self._fresh_seeds[row] = False, None
                 if info:
                     report.infos.append((slot, info))
                 return
