@@ -97,6 +97,7 @@ BEFORE_ANYTHING_STARTS: dict[str, tuple[Callable[[], Any], type[Exception], str]
     "on_loss None": (built(on_loss=None), ConfigError, "unknown on_loss 'None'"),
     "infos": (made(infos="gym"), ConfigError, "unknown infos dialect 'gym'"),
     "infos of blocks": (blocks(infos="gym"), ConfigError, "unknown infos dialect 'gym'"),
+    "old infos of blocks": (blocks(infos="gymnasium-0.29"), ConfigError, "infos='gymnasium-0.29' cannot be had of"),
     "infos None": (built(infos=None), ConfigError, "unknown infos dialect"),
     "autoreset_mode": (built(autoreset_mode="NextStp"), ConfigError, "Did you mean 'NextStep'"),
     "autoreset_mode None": (built(autoreset_mode=None), ConfigError, "unknown autoreset_mode 'None'"),

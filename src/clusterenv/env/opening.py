@@ -122,10 +122,18 @@ def check_timeouts(timeouts: object) -> Timeouts:
 
 
 def check_dialect(infos: object, mode: AutoresetMode | None) -> str:
-    """The info dialect. That of Gymnasium 0.29 means nothing without its autoreset, which was in the same step."""
+    """The info dialect. That of Gymnasium 0.29 means nothing without its autoreset, which was in the same step.
+
+    `mode` is None for vectorised blocks.
+    """
     if infos not in DIALECTS:
         raise ConfigError(unknown("infos dialect", str(infos), DIALECTS))
-    if infos == OLD_DIALECT and mode not in (AutoresetMode.SAME_STEP, None):
+    if infos == OLD_DIALECT and mode is None:
+        raise ConfigError(
+            f"infos={infos!r} cannot be had of vectorised blocks, which write infos themselves. Leave infos= out, or "
+            "make a batch of single environments."
+        )
+    if infos == OLD_DIALECT and mode is not AutoresetMode.SAME_STEP:
         raise ConfigError(
             f"infos={infos!r} needs autoreset_mode='SameStep', got {mode.value!r}: otherwise there is no 'final_info' "
             "and a script for Gymnasium 0.29 would see no episode end."
