@@ -295,11 +295,14 @@ class EnvBlock:
 
 
 def as_reward(value: Any) -> float:
-    """A reward as a float: any real number, also as an array of one element."""
+    """A reward as a float: any real number, also as an array or a tensor of one element."""
     if isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
         return float(value)
     if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
         return float(value.item())
+    # NumPy's other scalars, complex numbers and texts among them, have `__float__` too.
+    if hasattr(type(value), "__float__") and not isinstance(value, (np.generic, np.ndarray)):
+        return float(value)
     raise TypeError(f"the reward {str(value)[:80]!r} ({type(value).__name__}) is not a real number")
 
 
