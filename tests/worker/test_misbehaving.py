@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.worker.block import as_reward
-from tests.worker.kit import ScriptedEnv, bound, logged, observed
+from tests.worker.kit import BOX, ScriptedEnv, bound, logged, observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,6 +116,23 @@ def test_36_a_wrong_observation_of_a_reset_is_refused() -> None:
     with bound(lambda: ScriptedEnv(on_reset=lambda env: (np.zeros(9), {}))) as block:
         report = block.reset()
         assert {str(failure.error)[:26] for failure in report.failures} == {"a value has shape (9,), bu"}
+
+
+def test_36_a_dictionary_of_which_one_part_is_wrong_leaves_the_one_before() -> None:
+    space = spaces.Dict(a=BOX, b=BOX)
+
+    def step(env: ScriptedEnv) -> Any:
+        good = observed(env.steps, env.steps)
+        return {"a": good, "b": good if env.steps < 2 else np.zeros(9)}, 0.0, False, False, {}
+
+    def make() -> ScriptedEnv:
+        return ScriptedEnv(step, lambda env: ({"a": observed(0, 0), "b": observed(0, 0)}, {}), observation_space=space)
+
+    with bound(make) as block:
+        block.reset()
+        block.step()
+        assert len(block.step().failures) == 1
+        assert [array.tolist() for array in block.arena.observation] == [[[1, 1]], [[1, 1]]]
 
 
 # 38: rewards.

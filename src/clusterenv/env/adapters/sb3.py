@@ -31,8 +31,8 @@ def as_sb3(envs: ClusterEnv) -> Sb3VecEnv:
         )
     if envs._dialect != DIALECTS[0]:
         raise ConfigError(
-            f"Stable-Baselines3 needs the last observations of episodes, which infos={envs._dialect!r} names otherwise. "
-            "Make the batch without infos=."
+            f"Stable-Baselines3 needs the last observation of an episode, which infos={envs._dialect!r} calls by "
+            "another name. Make the batch without infos=."
         )
     if not envs.copy:
         raise ConfigError(
