@@ -254,6 +254,18 @@ def test_a_factory_that_makes_no_environment(
     assert says in str(caught.value)
 
 
+class Weird(CartPoleVectorEnv):
+    """Resets in a way of its own."""
+
+    metadata: dict[str, Any] = {**CartPoleVectorEnv.metadata, "autoreset_mode": "weird"}
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_blocks_that_reset_in_a_way_of_their_own_are_refused(cluster: str) -> None:
+    with pytest.raises(ConfigError, match=r"has an unknown autoreset_mode 'weird'\. .*NextStep"):
+        ClusterEnv.from_blocks(Weird, 2, cluster=cluster)
+
+
 def test_an_unknown_argument_of_the_environment_names_the_slot() -> None:
     with pytest.raises(EnvError, match="colour") as caught:
         clusterenv.make_vec("CartPole-v1", num_envs=2, cluster="local:2", colour="red")
