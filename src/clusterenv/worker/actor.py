@@ -134,7 +134,8 @@ class Actor:
 
     def at_beginning(self) -> npt.NDArray[np.bool_]:
         """Which rows stand at the beginning of an episode whose return will be known."""
-        return np.logical_and(self._first, self._lengths == 0)
+        begun: npt.NDArray[np.bool_] = self._first & (self._lengths == 0)
+        return begun
 
     def play(self, buffer: int, *, switch: bool, afresh: bool) -> Fragment:
         """Play one fragment.
