@@ -135,6 +135,15 @@ def test_a_value_of_another_shape_is_refused(value: Any) -> None:
     assert not arrays[0].any(), "a refused value must not be written"
 
 
+@pytest.mark.parametrize("bad", [{"a": 1}, {"a": 1, "b": (1, np.ones(3))}, {"a": 1, "b": (1,)}])
+def test_a_nested_value_of_which_one_part_is_refused_leaves_nothing_behind(bad: Any) -> None:
+    space = spaces.Dict(a=spaces.Discrete(3), b=spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1, (2,))]))
+    arrays = arrays_for(space, 2)
+    with pytest.raises((ValueError, LookupError)):
+        row_writer(space, arrays)(0, bad)
+    assert not any(array.any() for array in arrays)
+
+
 @pytest.mark.parametrize(
     ("space", "value"),
     [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+import numbers
 import os
 import re
 from dataclasses import dataclass, fields
@@ -61,18 +62,21 @@ class Timeouts:
             check_seconds(f"timeouts.{field.name}", getattr(self, field.name))
 
 
-def check_seconds(name: str, value: object) -> float | None:
-    """Return `value` if it is a usable limit in seconds, or None; raise ConfigError if not."""
+def check_seconds(name: str, value: object, *, none: str = "to wait for ever") -> float | None:
+    """Return `value` if it is a usable limit in seconds, or None; raise ConfigError if not.
+
+    `none` tells the user what None means.
+    """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ConfigTypeError(f"{name}={value!r} must be a number of seconds, or None to wait for ever.")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ConfigTypeError(f"{name}={value!r} must be a number of seconds, or None {none}.")
     try:
         seconds = float(value)
     except OverflowError:  # a whole number that is larger than any float
         seconds = math.inf
     if not math.isfinite(seconds) or seconds <= 0:
-        raise ConfigError(f"{name}={value!r} must be a positive, finite number of seconds, or None to wait for ever.")
+        raise ConfigError(f"{name}={value!r} must be a positive, finite number of seconds, or None {none}.")
     return seconds
 
 

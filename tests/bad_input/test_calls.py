@@ -75,6 +75,11 @@ BAD_RESETS: dict[str, tuple[Use, type[Exception], str]] = {
     "17-seed a float": (lambda envs: envs.reset(seed=1.5), ConfigTypeError, "seed=1.5"),  # type: ignore[arg-type]
     "17-seed a text": (lambda envs: envs.reset(seed="abc"), ConfigTypeError, "seed='abc'"),  # type: ignore[arg-type]
     "17-seed True": (lambda envs: envs.reset(seed=True), ConfigTypeError, "seed=True"),
+    "17-seed an array without dimensions": (
+        lambda envs: envs.reset(seed=np.array(3)),  # type: ignore[arg-type]
+        ConfigTypeError,
+        "seed=array(3)",
+    ),
     "17-seed a dictionary": (lambda envs: envs.reset(seed={0: 1}), ConfigTypeError, "seed={0: 1}"),  # type: ignore[arg-type]
     "17-seed a generator": (lambda envs: envs.reset(seed=iter([1])), ConfigTypeError, "seed="),  # type: ignore[arg-type]
     "18-options a list": (lambda envs: envs.reset(options=[1]), ConfigTypeError, "options=[1]"),  # type: ignore[arg-type]
@@ -130,6 +135,11 @@ BAD_NAMES: dict[str, tuple[Use, type[Exception], str]] = {
     "25-index negative": (lambda envs: envs.call("double", 1, indices=-1), ConfigError, "slot -1"),
     "25-index twice": (lambda envs: envs.call("double", 1, indices=[1, 1]), ConfigError, "[1, 1]"),
     "25-index a float": (lambda envs: envs.call("double", 1, indices=1.0), ConfigTypeError, "indices=1.0"),
+    "25-indices ragged": (
+        lambda envs: envs.call("double", 1, indices=[[0], [0, 1]]),
+        ConfigTypeError,
+        "indices=[[0], [0, 1]]",
+    ),
     "25-no index": (lambda envs: envs.call("double", 1, indices=[]), ConfigTypeError, "indices=[]"),
     "25-set_attr too few": (lambda envs: envs.set_attr("x", [1, 2]), ConfigError, "`2` values"),
     "25-set_attr a bad name": (lambda envs: envs.set_attr("a b", 1), ConfigTypeError, "name='a b'"),

@@ -97,6 +97,7 @@ BEFORE_ANYTHING_STARTS: dict[str, tuple[Callable[[], Any], type[Exception], str]
     "on_loss None": (built(on_loss=None), ConfigError, "unknown on_loss 'None'"),
     "infos": (made(infos="gym"), ConfigError, "unknown infos dialect 'gym'"),
     "infos of blocks": (blocks(infos="gym"), ConfigError, "unknown infos dialect 'gym'"),
+    "old infos of blocks": (blocks(infos="gymnasium-0.29"), ConfigError, "infos='gymnasium-0.29' cannot be had of"),
     "infos None": (built(infos=None), ConfigError, "unknown infos dialect"),
     "autoreset_mode": (built(autoreset_mode="NextStp"), ConfigError, "Did you mean 'NextStep'"),
     "autoreset_mode None": (built(autoreset_mode=None), ConfigError, "unknown autoreset_mode 'None'"),
@@ -251,6 +252,18 @@ def test_a_factory_that_makes_no_environment(
         ClusterEnv(fns, cluster=cluster)
     assert isinstance(caught.value, ClusterEnvError)
     assert says in str(caught.value)
+
+
+class Weird(CartPoleVectorEnv):
+    """Resets in a way of its own."""
+
+    metadata: dict[str, Any] = {**CartPoleVectorEnv.metadata, "autoreset_mode": "weird"}
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_blocks_that_reset_in_a_way_of_their_own_are_refused(cluster: str) -> None:
+    with pytest.raises(ConfigError, match=r"has an unknown autoreset_mode 'weird'\. .*NextStep"):
+        ClusterEnv.from_blocks(Weird, 2, cluster=cluster)
 
 
 def test_an_unknown_argument_of_the_environment_names_the_slot() -> None:

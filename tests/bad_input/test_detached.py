@@ -18,8 +18,9 @@ import clusterenv
 from clusterenv import ClusterEnv, ConfigError, ConfigTypeError, PolicyError
 from clusterenv.errors import WeightsError
 from clusterenv.policy.distributions import Categorical, DiagGaussian
+from clusterenv.policy.runtime import NumpySpec
 from tests.env.kit import SpaceEnv
-from tests.env.policies import CHOICES, Echo, Failing, Gaussian, Linear, wide
+from tests.env.policies import CHOICES, Echo, Failing, Gaussian, Linear, WideEnv, wide
 from tests.faults.kit import Gate, batch
 from tests.zoo import counting
 
@@ -73,6 +74,18 @@ class Odd(Linear):
         self.__dict__.update(changes)
 
 
+class Own(Odd):
+    """A policy with the methods of our own."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.has_value, self.state = True, ()
+        super().__init__(**changes)
+
+    def build(self) -> Any:
+        """What travels."""
+        return NumpySpec.of(Linear(), WideEnv().observation_space)
+
+
 class Halves(Categorical):
     """Samples what its `action` does not promise."""
 
@@ -104,6 +117,20 @@ BAD_ATTACHES: dict[str, tuple[Use, type[Exception], str]] = {
     "seed 2.5": (lambda envs: envs.attach(Echo(), seed=2.5), ConfigError, "seed=2.5"),  # type: ignore[arg-type]
     "seed True": (lambda envs: envs.attach(Echo(), seed=True), ConfigError, "seed=True"),
     "seed a text": (lambda envs: envs.attach(Echo(), seed="1"), ConfigError, "seed='1'"),  # type: ignore[arg-type]
+    "epoch 2**63": (
+        lambda envs: envs.attach(Echo(), epoch=2**63),
+        ConfigError,
+        f"epoch={2**63} .* at most {2**63 - 1}",
+    ),
+    "state 5": (lambda envs: envs.attach(Odd(state=5)), ConfigError, "Odd.state is 5; it must be a tuple"),
+    "30-a list": (lambda envs: envs.attach(Odd(weights=lambda: [1])), ConfigTypeError, r"Odd.weights\(\) gave a list"),
+    "30-a list of a policy": (lambda envs: envs.attach(Own(weights=lambda: [1])), ConfigTypeError, "gave a list"),
+    "other actions of a policy": (
+        lambda envs: envs.attach(Own(distribution=Categorical(5))),
+        ConfigError,
+        "does not fit the action space",
+    ),
+    "state 5 of a policy": (lambda envs: envs.attach(Own(state=5)), ConfigError, "Own.state is 5"),
     "sync unknown": (lambda envs: envs.attach(Echo(), sync="apps"), ConfigError, "Did you mean 'aps'"),
     "sync a class": (lambda envs: envs.attach(Echo(), sync=clusterenv.APS), ConfigTypeError, "must be a text such as"),  # type: ignore[arg-type]
     "sync a number": (lambda envs: envs.attach(Echo(), sync=0.05), ConfigTypeError, "sync=0.05"),  # type: ignore[arg-type]

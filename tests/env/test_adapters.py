@@ -280,6 +280,16 @@ def test_other_autoreset_modes_are_refused(make_here: Make, mode: str) -> None:
         make_here(counting(2), autoreset_mode=mode).as_sb3()
 
 
+def test_infos_of_gymnasium_0_29_are_refused(make_here: Make) -> None:
+    with pytest.raises(ConfigError, match=r"infos='gymnasium-0\.29' .* Make the batch without infos="):
+        sb3(make_here, counting(2), infos="gymnasium-0.29")
+
+
+def test_observations_that_the_next_step_overwrites_are_refused(make_here: Make) -> None:
+    with pytest.raises(ConfigError, match="copy=False"):
+        sb3(make_here, counting(2), copy=False)
+
+
 def test_close_closes_the_batch(make: Make) -> None:
     batch = make(counting(2), autoreset_mode="SameStep")
     batch.as_sb3().close()

@@ -1,4 +1,4 @@
-"""Episodes that go on: an end for the learner only, whose return is told with the next."""
+"""Episodes as the learner sees them: where they begin, and those that go on, whose return is told with the next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterenv.envs import EPISODE_CONTINUES
-from tests.env.policies import Linear, Memory, WideEnv
+from tests.env.policies import Linear, Memory, WideEnv, wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,3 +55,38 @@ def test_the_memory_of_a_policy_ends_with_each_life(make: Make) -> None:
     envs.attach(Memory(), seed=5, sync="on-change")
     batch = envs.rollout(9)
     assert batch.action[:, 0].tolist() == [1, 2, 3, 4, 1, 2, 3, 4, 1]
+
+
+def test_another_policy_tells_of_episodes_that_begin_with_it(make: Make) -> None:
+    envs = make(wide(2, length=4))
+    envs.reset(seed=1)
+    for _ in range(2):
+        envs.attach(Linear(), seed=5, sync="on-change")
+        batch = envs.rollout(4)
+        assert batch.first[0].all()
+        assert batch.episodes.lengths.tolist() == [4, 4]
+    envs.step([0, 0])
+    envs.attach(Linear(), seed=5, sync="on-change")
+    batch = envs.rollout(4)
+    assert not batch.first[0].any()
+    assert len(batch.episodes.lengths) == 0, "they were begun by others"
+
+
+def test_a_step_of_one_slot_says_nothing_about_another(make: Make) -> None:
+    envs = make(wide(4, length=4))
+    envs.reset(seed=1)
+    envs.attach(Linear(), seed=5, sync="on-change")
+    envs.send([0, 0], [0, 3])
+    envs.recv(min_slots=2)
+    batch = envs.rollout(4)
+    assert batch.first[0].tolist() == [False, True, True, False]
+    assert batch.episodes.slots.tolist() == [1, 2]
+
+
+def test_another_policy_in_the_middle_of_a_game_tells_no_return(make: Make) -> None:
+    envs = make(games(1, length=4))
+    envs.reset(seed=1)
+    envs.attach(Linear(), seed=5, sync="on-change")
+    envs.rollout(4)
+    envs.attach(Linear(), seed=5, sync="on-change")
+    assert len(envs.rollout(8).episodes.lengths) == 0

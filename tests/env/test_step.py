@@ -211,6 +211,26 @@ def test_box_actions_out_of_bounds_are_the_business_of_the_environment(make: Mak
     np.testing.assert_array_equal(envs.step(actions)[0], actions)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "bad", "says"),
+    [
+        (np.int8, 300, r"300.* in row 1 is out of range: .* -128 to 127"),
+        (np.int8, -129, "-129.* in row 1"),
+        (np.uint8, -1, "-1.* in row 1 is out of range: .* 0 to 255"),
+        (np.uint8, 256, "256.* in row 1"),
+        (np.int64, 2**63, f"{2**63}.* in row 1"),
+    ],
+)
+def test_box_actions_that_their_dtype_cannot_hold_are_refused(make: Make, dtype: Any, bad: int, says: str) -> None:
+    envs = make([lambda: SpaceEnv(spaces.Discrete(3), spaces.Box(0, 100, (1,), dtype))] * 2)
+    envs.reset(seed=0)
+    actions = np.array([[1], [bad]], np.uint64 if bad > 2**62 else np.int64)
+    with pytest.raises(ActionError, match=says):
+        envs.step(actions)
+    infos = envs.step([[1], [120]])[4]
+    assert ["120" in text for text in infos["got"]] == [False, True], "beyond the bounds, and within the dtype"
+
+
 def test_a_part_of_a_nested_action_that_is_missing_or_wrong_is_refused(make: Make) -> None:
     space = spaces.Dict(a=spaces.Discrete(3), b=spaces.Tuple((spaces.Box(0, 1, (2,)), spaces.MultiBinary(2))))
     envs = make([lambda: SpaceEnv(spaces.Discrete(3), space)] * 2)

@@ -235,6 +235,20 @@ def test_replacements_get_the_same_fresh_seeds_in_every_run() -> None:
     assert len({*seeds[0], 11, 12}) == 6, "the fresh ones are new"
 
 
+def test_with_autoreset_disabled_replacements_get_their_fresh_seeds_from_the_reset_that_follows() -> None:
+    seeds = []
+    for _ in range(2):
+        with batch(counting(4), autoreset_mode="Disabled") as envs:
+            envs.reset(seed=11)
+            kill(envs, 0)
+            truncated = envs.step(actions(envs))[3]
+            envs.reset(options={"reset_mask": truncated})
+            seeds.append(envs.get_attr("last_seed"))
+    assert seeds[0] == seeds[1]
+    assert len({*seeds[0], 11, 12}) == 6
+    assert None not in seeds[0]
+
+
 def test_infos_of_the_others_arrive_with_the_loss() -> None:
     with batch(counting(4, infos=True)) as envs:
         envs.reset(seed=1)

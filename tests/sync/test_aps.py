@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from clusterenv.errors import ConfigError, ConfigTypeError
@@ -195,6 +196,8 @@ def test_the_defaults() -> None:
         ({"bandwidth": 1.0, "target_ess": 0.9}, "not target_ess and bandwidth"),
         ({"threshold": -0.1}, "threshold=-0.1 must not be negative"),
         ({"threshold": math.inf}, "threshold=inf must be finite"),
+        ({"threshold": 10**400}, "threshold=inf must be finite"),
+        ({"max_age_s": 10**400}, "or None for no such limit"),
         ({"target_ess": 1.0}, "target_ess=1.0 must lie between 0 and 1"),
         ({"target_ess": 0}, "target_ess=0 must lie between 0 and 1"),
         ({"divergence": "lgop"}, r"unknown divergence 'lgop'\. Did you mean 'logp'"),
@@ -221,6 +224,14 @@ def test_wrong_values_are_refused(arguments: dict[str, Any], message: str) -> No
 def test_wrong_types_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigTypeError):
         APS(**arguments)
+
+
+def test_numbers_of_numpy_become_those_of_python() -> None:
+    numbers: dict[str, Any] = {"max_lag": np.int64(4), "max_age_s": np.float32(2), "min_interval_s": np.float32(1)}
+    rule = APS(threshold=np.float32(0.5), **numbers)  # type: ignore[arg-type]
+    assert rule == APS(0.5, max_lag=4, max_age_s=2.0, min_interval_s=1.0)
+    assert type(rule.threshold) is type(rule.max_age_s) is type(rule.min_interval_s) is float
+    assert type(rule.max_lag) is int
 
 
 @pytest.mark.parametrize(

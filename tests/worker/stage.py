@@ -42,12 +42,16 @@ class Stage:
         description = block.block.describe()
         self.made = as_policy(policy, description.observation_space, description.action_space)
         self.spec = WeightSpec.of(self.made.weights())
-        self.weights = WeightBuffer(SharedArrays.create(weights_layout(self.spec)))
         self.station = Station(block.block, block.arena, 0)
-        self._number = -1
+        self._number, self._more = -1, more
+        self.attach(steps)
+
+    def attach(self, steps: int) -> None:
+        """Give the policy to the station, with memory for its weights and its fragments."""
+        self.weights = WeightBuffer(SharedArrays.create(weights_layout(self.spec)))
         self.publish()
-        built, distribution = self.made.build(), self.made.distribution
-        attachment = Attachment(built, distribution, self.made.state, self.spec, 5, type(policy).__name__, **more)
+        made, name = self.made, type(self.policy).__name__
+        attachment = Attachment(made.build(), made.distribution, made.state, self.spec, 5, name, **self._more)
         self.station.attach(attachment, self.weights.memory)
         self.share(steps)
 
@@ -71,10 +75,11 @@ class Stage:
         fragment = self.station.play(buffer, switch, afresh)
         return fragment, self.fragments.columns(buffer, range(self.fragments.spec.num_envs))
 
-    def steps(self) -> None:
-        """Somebody else steps every environment once."""
-        self.station.note_step()
-        self.bound.step()
+    def steps(self, *rows: int) -> None:
+        """Somebody else steps these rows once, or all."""
+        chosen = list(rows or range(len(self.bound.block.slots)))
+        self.station.note_step(chosen)
+        self.bound.step(chosen)
 
     def reset(self, *rows: int) -> None:
         """Somebody else resets these rows."""

@@ -237,6 +237,38 @@ def test_every_replacement_gets_another_seed() -> None:
         assert seeds == [fresh_seed(10, 0, restarts) for restarts in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_replacement_that_is_reset_by_name_without_a_seed_gets_its_fresh_one(mode: AutoresetMode) -> None:
+    with bound(lambda: failing(at=1), mode) as block:
+        block.reset([10])
+        block.step()
+        block.reset()
+        fresh = fresh_seed(10, 0, 1)
+        assert block.made[1].seeds == ([fresh, None] if mode is SAME else [fresh])
+        block.reset()
+        assert block.made[1].seeds[-1] is None, "it is no longer fresh"
+
+
+def test_a_reset_without_a_seed_that_raises_is_tried_again_with_fresh_seeds() -> None:
+    def reset(env: ScriptedEnv) -> Any:
+        if (len(block.made), env.resets) in ((1, 2), (2, 1)):
+            raise ValueError("not now")
+        return observed(0, 0), {}
+
+    with bound(lambda: ScriptedEnv(on_reset=reset)) as block:
+        block.reset([10])
+        block.reset()
+        assert [env.seeds for env in block.made] == [[10, None], [fresh_seed(10, 0, 1)], [fresh_seed(10, 0, 2)]]
+
+
+def test_an_environment_that_raises_after_its_worker_was_replaced_gets_a_fresh_seed() -> None:
+    with bound(lambda: failing(at=1), NEXT) as block:
+        block.block.replace_lost([77])
+        for _ in range(3):
+            block.step()
+        assert [env.seeds for env in block.made] == [[77], [fresh_seed(77, 0, 1)]]
+
+
 def test_without_a_seed_a_replacement_gets_none() -> None:
     with bound(lambda: failing(at=1), SAME) as block:
         block.reset()

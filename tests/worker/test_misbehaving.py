@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import decimal
+import fractions
 import math
 import sys
 import threading
@@ -9,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.worker.block import as_reward
-from tests.worker.kit import ScriptedEnv, bound, logged, observed
+from tests.worker.kit import BOX, ScriptedEnv, bound, logged, observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +118,37 @@ def test_36_a_wrong_observation_of_a_reset_is_refused() -> None:
         assert {str(failure.error)[:26] for failure in report.failures} == {"a value has shape (9,), bu"}
 
 
+def test_36_a_dictionary_of_which_one_part_is_wrong_leaves_the_one_before() -> None:
+    space = spaces.Dict(a=BOX, b=BOX)
+
+    def step(env: ScriptedEnv) -> Any:
+        good = observed(env.steps, env.steps)
+        return {"a": good, "b": good if env.steps < 2 else np.zeros(9)}, 0.0, False, False, {}
+
+    def make() -> ScriptedEnv:
+        return ScriptedEnv(step, lambda env: ({"a": observed(0, 0), "b": observed(0, 0)}, {}), observation_space=space)
+
+    with bound(make) as block:
+        block.reset()
+        block.step()
+        assert len(block.step().failures) == 1
+        assert [array.tolist() for array in block.arena.observation] == [[[1, 1]], [[1, 1]]]
+
+
 # 38: rewards.
+
+
+class Tensor:
+    """What a tensor of another library does when it is taken for a number."""
+
+    def __init__(self, values: list[float]) -> None:
+        self.values = values
+
+    def __float__(self) -> float:
+        if len(self.values) != 1:
+            raise ValueError("only one element can be a number")
+        return self.values[0]
+
 
 GOOD_REWARDS: dict[str, tuple[Any, float]] = {
     "38-an int": (3, 3.0),
@@ -127,6 +160,8 @@ GOOD_REWARDS: dict[str, tuple[Any, float]] = {
     "38-array of one": (np.array([1.5]), 1.5),
     "38-0-d array": (np.array(2), 2.0),
     "38-infinite": (1e400, math.inf),
+    "38-a fraction": (fractions.Fraction(1, 2), 0.5),
+    "38-a decimal": (decimal.Decimal("0.25"), 0.25),
     "38-minus infinite": (-1e400, -math.inf),
 }
 
@@ -150,6 +185,8 @@ BAD_REWARDS: dict[str, tuple[Any, str]] = {
     "38-None": (None, "the reward 'None' (NoneType) is not a real number"),
     "38-complex": (1 + 2j, "the reward '(1+2j)' (complex) is not a real number"),
     "38-numpy complex": (np.complex64(1j), "(complex64)"),
+    "38-numpy text": (np.str_("1.0"), "the reward '1.0' (str_)"),
+    "38-a tensor of two": (Tensor([1.0, 2.0]), "only one element"),
     "38-text": ("1.0", "the reward '1.0' (str)"),
     "38-array of two": (np.zeros(2), "(ndarray)"),
     "38-empty array": (np.zeros(0), "(ndarray)"),
@@ -168,6 +205,7 @@ def test_what_is_not_a_real_number_is_refused_as_a_reward(reward: Any, says: str
 
 
 def test_38_as_reward_takes_anything_with_one_real_value() -> None:
+    assert as_reward(Tensor([0.5])) == 0.5
     assert as_reward(np.array([[2]])) == 2.0
     assert type(as_reward(np.float32(1))) is float
 

@@ -136,3 +136,44 @@ def test_a_reset_and_then_steps() -> None:
         _, columns = playing.play(1)
         assert not columns.first[0].any()
         np.testing.assert_array_equal(columns.obs[0][0][:, 0], [1, 1])
+
+
+def test_steps_of_some_rows_leave_the_others_as_they_are() -> None:
+    with stage(Memory(), ends_after(6)) as playing:
+        playing.steps(0)
+        _, columns = playing.play(0)
+        assert columns.first[0].tolist() == [False, True]
+        playing.steps(1)
+        _, columns = playing.play(1)
+        assert columns.state[0].tolist() == [[4.0], [0.0]]
+        assert columns.terminated.T.tolist() == [[True, False, False, False]] * 2
+        assert columns.episode_length[0].tolist() == [0, 0], "each was stepped by others once"
+
+
+def test_the_rows_of_a_step_are_those_that_are_asked_for() -> None:
+    with stage(Memory()) as playing:
+        playing.bound.arena.want[1] += 1
+        playing.station.note_step()
+        _, columns = playing.play()
+        assert columns.first[0].tolist() == [True, False]
+
+
+def test_another_policy_finds_episodes_where_they_begin() -> None:
+    with stage(Memory(), ends_after(4), steps=4) as playing:
+        playing.play()
+        playing.steps(1)
+        playing.attach(4)
+        _, columns = playing.play()
+        assert columns.obs[0][0][:, 0].tolist() == [0, 1]
+        assert columns.first[0].tolist() == [True, False]
+        assert columns.episode_length[3, 0] == 4
+        assert columns.episode_length[2, 1] == 0, "it was stepped by others"
+
+
+def test_another_policy_finds_other_episodes_in_their_middle() -> None:
+    with stage(Memory(), ends_after(6), steps=4) as playing:
+        playing.play()
+        playing.attach(4)
+        _, columns = playing.play()
+        assert not columns.first[0].any()
+        assert columns.episode_length[1].tolist() == [0, 0]

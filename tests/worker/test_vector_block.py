@@ -135,6 +135,15 @@ def test_a_replacement_resets_in_its_first_step() -> None:
         assert rows.observation[2:] == [[1, 1]] * 3
 
 
+def test_a_replacement_that_is_reset_by_name_without_seeds_gets_its_fresh_ones() -> None:
+    with bound(several) as rows:
+        rows.block.replace_lost([1, 2, None])
+        rows.block.reset(range(3), [None, 9, None], None)
+        assert [env.seeds for env in inner(rows).envs] == [[1], [9], [None]]
+        rows.reset()
+        assert [env.seeds[1] for env in inner(rows).envs] == [None] * 3, "they are no longer fresh"
+
+
 def test_a_factory_that_raises_is_a_build_error() -> None:
     def broken(count: int) -> Any:
         raise OSError(f"no license for {count}")

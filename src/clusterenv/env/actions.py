@@ -104,9 +104,9 @@ def _converted(part: Any, target: Array, shape: tuple[int, ...]) -> Array:
             f"the actions have shape {array.shape}, expected {shape}: one row of shape {shape[1:]} for each of "
             f"{shape[0]} slots."
         )
-    if not np.can_cast(array.dtype, target.dtype, "same_kind"):
-        if array.dtype.kind in "iu" and target.dtype.kind in "iu" and (array.astype(target.dtype) == array).all():
-            return array.astype(target.dtype)  # a list of Python numbers becomes int64; what counts is that they fit
+    # A list of Python numbers becomes int64. Whether they fit is seen to by the check of their space.
+    whole = array.dtype.kind in "iu" and target.dtype.kind in "iu"
+    if not whole and not np.can_cast(array.dtype, target.dtype, "same_kind"):
         raise ActionError(f"the actions have dtype {array.dtype}, which cannot become the {target.dtype} of the space.")
     return array
 
@@ -122,7 +122,16 @@ def _check_for(space: Space[Any]) -> Callable[[Array], str | None]:
         return _range_check(start, start + np.asarray(space.nvec) - 1)
     if isinstance(space, gym_spaces.Box) and np.dtype(space.dtype).kind == "f":
         return _nan_check
+    if isinstance(space, gym_spaces.Box) and np.dtype(space.dtype).kind in "iu":
+        return _fit_check(np.dtype(space.dtype))
     return lambda array: None
+
+
+def _fit_check(dtype: np.dtype[Any]) -> Callable[[Array], str | None]:
+    """Bounds of a Box are not ours to keep, but a number that its dtype cannot hold would become another."""
+    limits = np.iinfo(dtype)
+    check = _range_check(int(limits.min), int(limits.max))
+    return lambda array: None if array.dtype is dtype else check(array)
 
 
 def _range_check(low: Any, high: Any) -> Callable[[Array], str | None]:

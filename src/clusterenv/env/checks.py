@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import numbers
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,8 @@ def seeds_per_slot(seed: object, num_envs: int) -> list[int | None]:
     if _is_int(seed):
         first = _checked_seed(seed)
         return [first + slot for slot in range(num_envs)]
-    if isinstance(seed, (str, bytes, dict)) or not hasattr(seed, "__len__"):
+    # An array without dimensions has `__len__` too, and no length.
+    if isinstance(seed, (str, bytes, dict)) or not hasattr(seed, "__len__") or getattr(seed, "ndim", 1) == 0:
         raise ConfigTypeError(f"seed={seed!r} must be a whole number, a list of {num_envs} of them, or None.")
     listed = list(seed)  # type: ignore[call-overload]
     if len(listed) != num_envs:
@@ -74,7 +76,10 @@ def slot_indices(indices: object, num_envs: int, *, name: str = "indices") -> np
     """A slot, or several, as an array; None means all."""
     if indices is None:
         return np.arange(num_envs)
-    array = np.atleast_1d(np.asarray(indices))
+    try:
+        array = np.atleast_1d(np.asarray(indices))
+    except (TypeError, ValueError):  # lists of different lengths, a tensor on another device
+        array = np.empty(0)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise ConfigTypeError(f"{name}={indices!r} must be a slot, or a non-empty list of slots (whole numbers).")
     if array.min() < 0 or array.max() >= num_envs:
@@ -89,7 +94,9 @@ def slot_indices(indices: object, num_envs: int, *, name: str = "indices") -> np
 
 def wait_limit(timeout: Any, name: str = "timeout") -> float | None:
     """A limit for one wait, in seconds: None for the default, 0 for a look without waiting."""
-    return 0.0 if type(timeout) in (int, float) and timeout == 0 else check_seconds(name, timeout)
+    if isinstance(timeout, numbers.Real) and not isinstance(timeout, bool) and timeout == 0:
+        return 0.0
+    return check_seconds(name, timeout, none="for the default")
 
 
 def slot_counts(min_slots: object, max_slots: object, in_flight: int) -> None:

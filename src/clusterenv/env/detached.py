@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from clusterenv.sync.rules import Decider, Rule
     from clusterenv.worker.actor import Fragment
 
+# What the shared memory of the weights and messages to other hosts can hold.
+_MAX_EPOCH = 2**63 - 1
+
 
 @dataclass(slots=True)
 class _Copy:
@@ -116,6 +119,7 @@ class Detached:
         self._timeouts = timeouts
         self._runtime_name, self._every_state = runtime, every_state
         self._leaves = tuple(leaves)
+        self.newest = Version(max(engine.node.epoch, whole_number("epoch", epoch, least=0, most=_MAX_EPOCH)), 0)
         seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, least=0)
         self._policy = as_policy(policy, observation_space, action_space, runtime)
         check_slots(self._policy.distribution, engine.arena.spec.num_envs)
@@ -125,7 +129,6 @@ class Detached:
         self._spec.check(weights)
         self._once = EncodeOnce(self._spec, encoding)
         self._memory = SharedArrays.create(weights_layout(self._spec))
-        self.newest = Version(max(engine.node.epoch, whole_number("epoch", epoch, least=0)), 0)
         self.tally = Tally()
         built = self._policy.build()
         name = type(getattr(self._policy, "source", self._policy)).__name__

@@ -25,7 +25,7 @@ from clusterenv.worker.report import BuildError
 from clusterenv.worker.vector_block import VectorBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gymnasium import Space
 
@@ -58,6 +58,7 @@ def open_batch(plan: Plan) -> tuple[Engine, Agreed, AutoresetMode]:
         # Before the spaces are batched, which takes as much memory as the batch.
         check_size(_arena_spec(plan, workers, first.observation_space, first.action_space))
         agreed = agree(descriptions, plan.num_envs, plan.observation_mode)
+        mode = plan.autoreset_mode or _mode_of_blocks(agreed.metadata)
         arena = Arena.create(_arena_spec(plan, workers, agreed.single_observation_space, agreed.single_action_space))
         node.bind(arena, agreed.single_observation_space, agreed.single_action_space)
     except BuildError as error:
@@ -66,7 +67,6 @@ def open_batch(plan: Plan) -> tuple[Engine, Agreed, AutoresetMode]:
     except BaseException:
         node.close(0.0)
         raise
-    mode = plan.autoreset_mode or AutoresetMode(agreed.metadata["autoreset_mode"])
     engine = Engine(node, arena, agreed.single_observation_space, mode, plan.on_loss, plan.timeouts)
     return engine, agreed, mode
 
@@ -112,6 +112,13 @@ def check_autoreset_mode(mode: object) -> AutoresetMode:
     return known[mode]
 
 
+def _mode_of_blocks(metadata: Mapping[str, Any]) -> AutoresetMode:
+    try:
+        return check_autoreset_mode(metadata["autoreset_mode"])
+    except ConfigError as error:
+        raise ConfigError(f"the metadata of the vectorised environments has an {error}") from None
+
+
 def check_timeouts(timeouts: object) -> Timeouts:
     """The limits, or the defaults for None."""
     if timeouts is None:
@@ -122,10 +129,18 @@ def check_timeouts(timeouts: object) -> Timeouts:
 
 
 def check_dialect(infos: object, mode: AutoresetMode | None) -> str:
-    """The info dialect. That of Gymnasium 0.29 means nothing without its autoreset, which was in the same step."""
+    """The info dialect. That of Gymnasium 0.29 means nothing without its autoreset, which was in the same step.
+
+    `mode` is None for vectorised blocks.
+    """
     if infos not in DIALECTS:
         raise ConfigError(unknown("infos dialect", str(infos), DIALECTS))
-    if infos == OLD_DIALECT and mode not in (AutoresetMode.SAME_STEP, None):
+    if infos == OLD_DIALECT and mode is None:
+        raise ConfigError(
+            f"infos={infos!r} cannot be had of vectorised blocks, which write infos themselves. Leave infos= out, or "
+            "make a batch of single environments."
+        )
+    if infos == OLD_DIALECT and mode and mode is not AutoresetMode.SAME_STEP:
         raise ConfigError(
             f"infos={infos!r} needs autoreset_mode='SameStep', got {mode.value!r}: otherwise there is no 'final_info' "
             "and a script for Gymnasium 0.29 would see no episode end."

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -16,7 +17,7 @@ import numpy as np
 from clusterenv import spaces
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown, words_of
 from clusterenv.policy import graph
-from clusterenv.policy.modules import ACCEPTED, TorchActor
+from clusterenv.policy.modules import ACCEPTED, TorchActor, state_of
 from clusterenv.policy.on_device import DeviceRuntime, device_of
 from clusterenv.policy.protocol import Distribution, Policy
 from clusterenv.policy.runtime import NumpySpec, TorchSpec
@@ -70,6 +71,8 @@ def as_policy(obj: Any, observation_space: Space[Any], action_space: Space[Any],
     if runtime not in RUNTIMES:
         raise ConfigError(unknown("runtime", str(runtime), RUNTIMES))
     if isinstance(obj, Policy) and not isinstance(obj, type):
+        state_of(obj)
+        _check_actions(obj.distribution, action_space)
         return obj
     leaves = _example_leaves(observation_space)
     module = _module_of(obj)
@@ -128,14 +131,20 @@ class NumpyPolicy:
     ) -> None:
         self.source = source
         self.distribution: Distribution = source.distribution
-        self.state: tuple[spaces.Leaf, ...] = tuple(getattr(source, "state", ()))
+        self.state: tuple[spaces.Leaf, ...] = state_of(source)
         self._space = observation_space
         _check_actions(self.distribution, action_space)
         self.has_value: bool = self._probe(leaves)
 
     def weights(self) -> dict[str, Array]:
         """Copies of the policy's weights."""
-        return {name: np.array(weight) for name, weight in self.source.weights().items()}
+        weights = self.source.weights()
+        if not isinstance(weights, Mapping):
+            raise ConfigTypeError(
+                f"{type(self.source).__name__}.weights() gave a {type(weights).__name__}; it must give a dictionary of "
+                "arrays by name."
+            )
+        return {name: np.array(weight) for name, weight in weights.items()}
 
     def build(self) -> RuntimeSpec:
         """What travels to the workers."""

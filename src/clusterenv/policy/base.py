@@ -141,14 +141,15 @@ def row_sums(parts: Array) -> Array:
     return sums
 
 
-def whole_number(name: str, value: Any, least: int | None = 1) -> int:
-    """`value` as an int if it is a whole number of at least `least`; ConfigError if not."""
+def whole_number(name: str, value: Any, least: int | None = 1, most: int | None = None) -> int:
+    """`value` as an int if it is a whole number of at least `least` and at most `most`; ConfigError if not."""
     rule = "a whole number" if least is None else f"a whole number of at least {least}"
+    rule += "" if most is None else f" and at most {most}"
     try:
         number = operator.index(value)
     except TypeError:
         raise ConfigError(f"{name}={value!r} must be {rule}.") from None
-    if isinstance(value, bool) or (least is not None and number < least):
+    if isinstance(value, bool) or (least is not None and number < least) or (most is not None and number > most):
         raise ConfigError(f"{name}={value!r} must be {rule}.")
     return number
 

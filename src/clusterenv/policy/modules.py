@@ -61,7 +61,7 @@ class TorchActor:
     def __init__(self, module: Any, observation_space: Space[Any], action_space: Space[Any]) -> None:
         self.module = module
         self.kind = kind_of(module)
-        self.state: tuple[spaces.Leaf, ...] = _state_of(module) if self.kind == "native" else ()
+        self.state: tuple[spaces.Leaf, ...] = state_of(module) if self.kind == "native" else ()
         self.distribution: Distribution | None = module.distribution if self.kind == "native" else None
         self.has_value = False
         self._space = observation_space
@@ -235,7 +235,8 @@ def _single(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype == torch.float32 else tensor.float()
 
 
-def _state_of(module: Any) -> tuple[spaces.Leaf, ...]:
+def state_of(module: Any) -> tuple[spaces.Leaf, ...]:
+    """The recurrent state of one slot, as the user's module or policy tells it."""
     state = getattr(module, "state", ())
     if not isinstance(state, (tuple, list)) or not all(isinstance(leaf, spaces.Leaf) for leaf in state):
         raise ConfigError(

@@ -8,6 +8,7 @@ of 0.05 no worker would ever ask again, and learning would stop for good.
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections import deque
 from dataclasses import KW_ONLY, dataclass
@@ -81,6 +82,10 @@ class APS:
             raise ConfigError(unknown("divergence", str(self.divergence), DIVERGENCES))
         self._check_aim()
         self._check_guards()
+        # Plain floats, whatever kind of number they were.
+        for name in ("threshold", "target_ess", "min_interval_s"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, float(getattr(self, name)))
 
     def start(self, workers: int) -> Decider:
         """The decider for one node with this many workers."""
@@ -103,8 +108,8 @@ class APS:
             )
         for name in ("max_lag", "stall_after"):
             if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name))
-        check_seconds("max_age_s", self.max_age_s)
+                object.__setattr__(self, name, check_whole(name, getattr(self, name)))
+        object.__setattr__(self, "max_age_s", check_seconds("max_age_s", self.max_age_s, none="for no such limit"))
         if _number("min_interval_s", self.min_interval_s) < 0:
             raise ConfigError(f"min_interval_s={self.min_interval_s!r} must not be negative.")
         if self.max_age_s is not None and self.min_interval_s > self.max_age_s:
@@ -229,8 +234,12 @@ def parse_bandwidth(value: float | str) -> float:
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ConfigTypeError(f"{name}={value!r} must be a number.")
-    if not math.isfinite(value):
-        raise ConfigError(f"{name}={value!r} must be finite.")
-    return value
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number that is larger than any float
+        number = math.inf
+    if not math.isfinite(number):
+        raise ConfigError(f"{name}={number!r} must be finite.")
+    return number

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -183,7 +184,7 @@ class Every:
     versions: int
 
     def __post_init__(self) -> None:
-        check_whole("versions", self.versions)
+        object.__setattr__(self, "versions", check_whole("versions", self.versions))
 
     def start(self, workers: int) -> Decider:
         """The decider for one node."""
@@ -208,9 +209,10 @@ class Never:
         return _Stateless(lambda situation: None)
 
 
-def check_whole(name: str, value: object, *, least: int = 1) -> None:
-    """Raise ConfigError unless `value` is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+def check_whole(name: str, value: object, *, least: int = 1) -> int:
+    """`value` as an int if it is a whole number of at least `least`; ConfigError if not."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ConfigTypeError(f"{name}={value!r} must be a whole number of at least {least}.")
     if value < least:
         raise ConfigError(f"{name}={value!r} must be at least {least}.")
+    return int(value)

@@ -11,15 +11,16 @@ import functools
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from clusterenv.errors import ConfigError, WeightsError
+from clusterenv.errors import ConfigError, ConfigTypeError, WeightsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
@@ -86,6 +87,10 @@ class WeightSpec:
     @classmethod
     def of(cls, weights: Mapping[str, Array]) -> WeightSpec:
         """The spec of these weights, in their order."""
+        if not isinstance(weights, Mapping):
+            raise ConfigTypeError(
+                f"weights() gave a {type(weights).__name__}; it must give a dictionary of arrays by name."
+            )
         arrays = {name: np.asarray(value) for name, value in weights.items()}
         return cls(tuple(TensorSpec(name, array.shape, _little(array.dtype)) for name, array in arrays.items()))
 

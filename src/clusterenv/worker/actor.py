@@ -21,6 +21,8 @@ from clusterenv.policy.base import at_slots
 from clusterenv.policy.streams import Streams
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from clusterenv.policy.protocol import Distribution, RuntimeSpec
     from clusterenv.spaces import Leaf
     from clusterenv.sync.weights import WeightSpec
@@ -117,18 +119,23 @@ class Actor:
         self._fragments = fragments
         self._buffers = [fragments.columns(buffer, self._block.slots) for buffer in range(fragments.spec.buffers)]
 
-    def forget(self, *, stepped: bool, fresh: list[int]) -> None:
+    def forget(self, *, stepped: npt.NDArray[np.intp], fresh: npt.NDArray[np.intp]) -> None:
         """Somebody else has used the environments: what was known about their episodes is void.
 
         Args:
-            stepped: whether they were stepped.
-            fresh: rows that were reset, after all steps.
+            stepped: rows that were stepped.
+            fresh: rows that stand at the beginning of an episode, also if they were stepped before.
         """
-        if stepped:
-            self._whole[:] = False
-            self._first[:] = self._terminated | self._truncated
+        self._whole[stepped] = False
+        self._first[stepped] = self._terminated[stepped] | self._truncated[stepped]
         self._whole[fresh] = self._first[fresh] = True
-        self._restart(self._rows if stepped else fresh)
+        self._restart(stepped)
+        self._restart(fresh)
+
+    def at_beginning(self) -> npt.NDArray[np.bool_]:
+        """Which rows stand at the beginning of an episode whose return will be known."""
+        begun: npt.NDArray[np.bool_] = self._first & (self._lengths == 0)
+        return begun
 
     def play(self, buffer: int, *, switch: bool, afresh: bool) -> Fragment:
         """Play one fragment.

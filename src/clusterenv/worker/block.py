@@ -93,6 +93,8 @@ class EnvBlock:
     def replace_lost(self, seeds: Sequence[int | None]) -> None:
         """Start as the replacement of a lost block: the first thing each slot does is a reset with these seeds."""
         self._fresh_seeds = list(seeds)
+        # From these follow the seeds of environments that raise later.
+        self._seeds = list(seeds)
         self._done = [self.autoreset_mode is AutoresetMode.NEXT_STEP] * len(self.slots)
 
     def actions(self, rows: Sequence[int]) -> list[Any]:
@@ -155,7 +157,7 @@ class EnvBlock:
         if mode is AutoresetMode.DISABLED:
             owed = [bool(ended) for ended in map(max, self._terminated, self._truncated)]
         rows = [row for row, owes in enumerate(owed) if every or owes]
-        return rows, self.reset(rows, [self._fresh_seeds[row] for row in rows], None)
+        return rows, self.reset(rows, [None] * len(rows), None)
 
     def call(self, rows: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Call a method of these environments, or read an attribute."""
@@ -203,10 +205,10 @@ class EnvBlock:
         slot = self.slots.start + row
         if seed is not None:
             self._seeds[row], self._restarts[row] = seed, 0
-        self._fresh_seeds[row] = None
         for attempt in range(1, _RESET_ATTEMPTS + 1):
             try:
-                observation, info = _checked_reset(self._envs[row].reset(seed=seed, options=options))
+                chosen = self._fresh_seeds[row] if seed is None else seed
+                observation, info = _checked_reset(self._envs[row].reset(seed=chosen, options=options))
                 self._write(row, observation)
             except Exception as error:  # the user's code
                 recovered = self._rebuild_lost and attempt < _RESET_ATTEMPTS and self._replace(row, report)
@@ -215,7 +217,7 @@ class EnvBlock:
                     return
             else:
                 self._reward[row], self._terminated[row], self._truncated[row] = 0.0, False, False
-                self._done[row] = False
+                self._done[row], self._fresh_seeds[row] = False, None
                 if info:
                     report.infos.append((slot, info))
                 return
@@ -292,11 +294,14 @@ class EnvBlock:
 
 
 def as_reward(value: Any) -> float:
-    """A reward as a float: any real number, also as an array of one element."""
+    """A reward as a float: any real number, also as an array or a tensor of one element."""
     if isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
         return float(value)
     if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
         return float(value.item())
+    # NumPy's other scalars, complex numbers and texts among them, have `__float__` too.
+    if hasattr(type(value), "__float__") and not isinstance(value, (np.generic, np.ndarray)):
+        return float(value)
     raise TypeError(f"the reward {str(value)[:80]!r} ({type(value).__name__}) is not a real number")
 
 

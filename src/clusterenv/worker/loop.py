@@ -191,7 +191,7 @@ class WorkerLoop:
 
     def _step(self, request: int, rows: list[int]) -> None:
         """Lock step: one answer for all these rows."""
-        self._station.note_step()
+        self._station.note_step(rows)
         actions = self._actions(rows)
         # No rows: the head has answered for all of them by itself, because they were lost before they were asked for.
         packed = self._pack(self._block.step(rows, actions)) if rows else None
@@ -204,8 +204,8 @@ class WorkerLoop:
 
     def _send(self, request: int) -> None:
         """First come, first served: show slots in small groups as they finish."""
-        self._station.note_step()
         rows = self._wanted()
+        self._station.note_step(rows)
         actions = self._actions(rows)
         start = 0
         while start < len(rows):

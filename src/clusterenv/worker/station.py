@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from clusterenv.errors import ConfigError
 from clusterenv.transport.fragments import Fragments
 from clusterenv.transport.weights import WeightBuffer
@@ -39,18 +41,23 @@ class Station:
         self._actor: Actor | None = None
         self._memory: list[SharedArrays] = []
         self._fragments: SharedArrays | None = None
-        # What others have done to the environments since the actor last played: steps, and the rows reset after them.
-        self._stepped = False
-        self._fresh: set[int] = set()
+        rows = arena.spec.rows(block.slots)
+        self._want, self._have = arena.want[rows], arena.have[rows]
+        # What others have done to the environments since an actor last played: the rows they have stepped, and those
+        # that stand at the beginning of an episode.
+        self._stepped = np.zeros(len(block.slots), dtype=np.bool_)
+        self._fresh = np.zeros(len(block.slots), dtype=np.bool_)
 
-    def note_step(self) -> None:
-        """Somebody else steps the environments."""
-        self._stepped = True
-        self._fresh.clear()
+    def note_step(self, rows: Sequence[int] | None = None) -> None:
+        """Somebody else steps these rows; None: those that are asked for now."""
+        which: Any = self._want != self._have if rows is None else rows
+        if rows is not None and len(rows) == len(self._stepped):
+            which = slice(None)  # the usual case, and four times as fast
+        self._stepped[which], self._fresh[which] = True, False
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> Report:
         """Reset these rows."""
-        self._fresh.update(rows)
+        self._fresh[list(rows)] = True
         return self._block.reset(rows, seeds, options)
 
     def call(self, rows: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -79,14 +86,16 @@ class Station:
     def play(self, buffer: int, switch: bool, afresh: bool) -> Fragment:
         """Play one fragment with the policy."""
         actor = self._attached()
-        if self._stepped or self._fresh:
-            actor.forget(stepped=self._stepped, fresh=sorted(self._fresh))
-            self._stepped = False
-            self._fresh.clear()
+        if self._stepped.any() or self._fresh.any():
+            actor.forget(stepped=self._stepped.nonzero()[0], fresh=self._fresh.nonzero()[0])
+            self._stepped[:] = self._fresh[:] = False
         return actor.play(buffer, switch=switch, afresh=afresh)
 
     def detach(self) -> None:
         """Let the policy and its memory go."""
+        if self._actor is not None:
+            # The next policy may find these rows as they are now.
+            self._fresh |= self._actor.at_beginning() & ~self._stepped
         self._actor = None
         memory = [*self._memory, *([self._fragments] if self._fragments else [])]
         self._memory, self._fragments = [], None

@@ -103,8 +103,8 @@ class VectorBlock:
             mask = np.zeros(len(self.slots), dtype=np.bool_)
             mask[list(rows)] = True
             options = {**(options or {}), "reset_mask": mask}
-        self._restart_seeds = None
-        known = dict(zip(rows, seeds, strict=True))
+        fresh, self._restart_seeds = self._restart_seeds or [None] * len(self.slots), None
+        known = {row: fresh[row] if seed is None else seed for row, seed in zip(rows, seeds, strict=True)}
         seed = _together([known.get(row) for row in range(len(self.slots))])
         try:
             observation, infos = self._envs.reset(seed=seed, options=options)

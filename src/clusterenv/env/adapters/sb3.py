@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from clusterenv.env.infos import DIALECTS
 from clusterenv.errors import ConfigError
 
 try:
@@ -27,6 +28,16 @@ def as_sb3(envs: ClusterEnv) -> Sb3VecEnv:
         raise ConfigError(
             f"Stable-Baselines3 needs autoreset in the same step, but this batch has {envs.autoreset_mode.value}. "
             "Make it with vector_kwargs={'autoreset_mode': 'SameStep'}."
+        )
+    if envs._dialect != DIALECTS[0]:
+        raise ConfigError(
+            f"Stable-Baselines3 needs the last observation of an episode, which infos={envs._dialect!r} calls by "
+            "another name. Make the batch without infos=."
+        )
+    if not envs.copy:
+        raise ConfigError(
+            "Stable-Baselines3 keeps the observations of one step over the next, which overwrites them with "
+            "copy=False. Make the batch without copy=."
         )
     return Sb3VecEnv(envs)
 
