@@ -149,7 +149,7 @@ def long_run() -> Iterator[subprocess.Popen[str]]:
     process.communicate(timeout=30)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_saves_and_leaves_nothing(long_run: subprocess.Popen[str], number: int, code: int) -> None:
     family = psutil.Process(long_run.pid).children(recursive=True)
     assert family

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
+import signal
 import sys
 import textwrap
 
 from clusterenv.clusters import INSECURE
 from clusterenv.errors import ClusterEnvError, ConfigError, GivenUp, LaunchError, WorkerLost
 
-OK, FAILED, USAGE, NOT_STARTED, LOST, AGAIN, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 75, 130, 143
+OK, FAILED, USAGE, NOT_STARTED, LOST, AGAIN, INTERRUPTED = 0, 1, 2, 3, 4, 75, 130
 
 _LAST_S = 1.0
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: handled as Ctrl-C is, with another exit code."""
+    """SIGTERM or SIGHUP: handled as Ctrl-C is, with another exit code."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__()
+        self.code = 128 + number  # as shells count
 
 
 def code_of(error: ClusterEnvError) -> int:
@@ -41,7 +47,8 @@ def say_last(text: str) -> None:
     except (OSError, ValueError, AttributeError):  # no file, as in a test: it takes everything
         is_read = True
     if is_read:
-        say(text)
+        with contextlib.suppress(OSError):  # the terminal is gone
+            say(text)
 
 
 def banner() -> str:

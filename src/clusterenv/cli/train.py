@@ -8,15 +8,13 @@ import datetime
 import json
 import math
 import os
-import signal
-import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from clusterenv.cli.direct import direct_stdout
-from clusterenv.cli.exits import FAILED, OK, Terminated, banner, complain, say, say_last
+from clusterenv.cli.exits import FAILED, OK, banner, complain, say, say_last
 from clusterenv.cli.live import JsonSink, LiveSink
 from clusterenv.cli.options import parse
 from clusterenv.clusters import Remote
@@ -50,7 +48,7 @@ def run(entry: Entry, arguments: list[str]) -> int:
     settings = options.settings
     cluster = _cluster(options)
     folder, start = _folder(entry, options)
-    with _recorder(entry, options, folder, start) as recorder, _sigterm_as_interrupt():
+    with _recorder(entry, options, folder, start) as recorder:
         learner = entry.learner()(
             settings, recorder=recorder, checkpoints=Checkpoints(folder.checkpoints), resume=start, cluster=cluster
         )
@@ -174,23 +172,6 @@ def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOpti
         say_last(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}")
     else:
         say_last("Stopped before the first update; there is nothing to go on from.")
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """A scheduler that takes the machine back sends SIGTERM: stop as after Ctrl-C, with a checkpoint."""
-
-    def stop(number: int, frame: object) -> None:
-        raise Terminated
-
-    if threading.current_thread() is not threading.main_thread():  # tests; signals belong to the main thread
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _short(folder: RunFolder) -> str:

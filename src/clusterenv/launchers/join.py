@@ -47,6 +47,8 @@ class JoinLauncher:
     def start(self, job: NodeJob) -> None:
         """Put the token where only its owner can read it, and tell what to type."""
         token = self._path()
+        if not token.exists():  # then it is ours, also if we are stopped on the way
+            self._token = token
         try:
             token.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A head of this run that was killed has left it.
