@@ -55,6 +55,7 @@ class JoinLauncher:
             if not (self._cluster.key_file and holds(token, job.keys)):
                 write_private(token, job.keys)
         except OSError as error:
+            self._token = None  # somebody else's, if there is one now
             raise LaunchError(f"the token file {str(token)!r} cannot be made: {error.strerror}.") from error
         self._token = token
         _logger.warning(
