@@ -152,6 +152,10 @@ def test_the_command_that_it_shows_is_one(inference: str) -> None:
         (["--env-id", "NoSuchEnv-v0"], "NoSuchEnv"),
         (["--env-id", "CartPole-v1", "--cluster", "loca:2"], "Did you mean"),
         (["--env-id", "CartPole-v1", "--seconds", "0"], "seconds=0.0 must be more than 0"),
+        (["--env-id", "CartPole-v1", "--device", "foo"], "device='foo' cannot be used: "),
+        (["--env-id", "CartPole-v1", "--device", "cuda:99"], "device='cuda:99' cannot be used: "),
+        (["--env-id", "CartPole-v1", "--torch-threads", "99999999999"], "torch_threads=99999999999 must be at most"),
+        (["--env-id", "CartPole-v1", "--lstm", "99999999"], "lstm=99999999 must be at most 8192"),
     ],
 )
 def test_what_is_wrong_is_said(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,6 +213,43 @@ def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path: pathlib.Pa
     assert not (tmp_path / "films").exists()
 
 
+def test_a_folder_for_films_is_made_before_anybody_plays(
+    pole: str, tmp_path: pathlib.Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(*_: Any, **__: Any) -> Any:
+        raise AssertionError("an episode was played")
+
+    monkeypatch.setattr("clusterenv.learners.common.evaluate.play", play)
+    (tmp_path / "file").touch()
+    for folder, why in (("file", "File exists"), ("file/below", "Not a directory")):
+        assert main(["eval", pole, *HERE, "--video", str(tmp_path / folder)]) == 2
+        assert f"--video {tmp_path / folder}: {why}. Name a folder that can be made." in capsys.readouterr().err
+    monkeypatch.setattr("os.access", lambda path, mode: path != str(tmp_path))  # who is root may write everywhere
+    assert main(["eval", pole, *HERE, "--video", str(tmp_path)]) == 2
+    assert f"--video {tmp_path}: you may not write there. Name a folder of yours." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_scores_are_told_although_no_film_can_be_made(
+    pole: str, tmp_path: pathlib.Path, capsys: Told, monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    pytest.importorskip("pygame")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("clusterenv.learners.common.film.save_gif", full)
+    capsys.readouterr()
+    assert main(["eval", pole, *HERE, "--episodes", "3", "--video", str(tmp_path), *form]) == 1
+    told = capsys.readouterr()
+    assert told.err == "OSError: [Errno 28] No space left on device\n"
+    if form:
+        scores = json.loads(told.out)
+        assert (len(scores["returns"]), scores["films"]) == (3, [])
+    else:
+        assert [line.split()[0] for line in told.out.splitlines()] == ["PPO", "return:", "length:"]
+
+
 def test_films_without_pillow_are_one_message(
     pole: str, tmp_path: pathlib.Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -89,7 +90,9 @@ def test_exit_codes(
     assert told.out == ""
 
 
-@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (exits.Terminated(), 143)])
+@pytest.mark.parametrize(
+    ("stop", "code"), [(KeyboardInterrupt(), 130), (exits.Terminated(), 143), (exits.Terminated(signal.SIGHUP), 129)]
+)
 def test_a_stop_is_one_line_and_its_own_code(
     stop: KeyboardInterrupt, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -160,6 +160,11 @@ def test_bad_keys_on_standard_input(stdin: bytes) -> None:
     assert len(said.strip().splitlines()) == 1
 
 
+def test_a_standard_input_that_is_closed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)  # so Python shows a descriptor that nobody opened
+    fails(capsys, USAGE, "--key-file -: standard input is closed.", "node", "--head", HEAD, "--key-file", "-")
+
+
 def test_keys_on_standard_input_are_taken(keys: NodeKeys) -> None:
     where = f"tcp+curve://127.0.0.1:{quiet_port()}"
     code, said = run("node", "--head", where, "--key-file", "-", stdin=keys.text().encode() + b"\nmore")

@@ -224,7 +224,7 @@ def test_two_heads_do_not_use_one_folder_but_a_killed_one_has_left_it(
     assert "has no checkpoint to go on from" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_saves_and_leaves_nothing(long_run: subprocess.Popen[str], number: int, code: int) -> None:
     family = psutil.Process(long_run.pid).children(recursive=True)
     assert family

@@ -56,6 +56,21 @@ def test_only_its_owner_can_read_the_token_and_it_is_gone_at_the_end(
     assert not token.exists()
 
 
+def test_who_is_stopped_while_the_token_is_written_leaves_none(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(path: pathlib.Path, text: str) -> None:
+        path.write_text(text)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clusterenv.launchers.join.write_private", stopped)
+    launcher = JoinLauncher(Join(nodes=2, token_file=str(tmp_path / "token")))
+    with pytest.raises(KeyboardInterrupt):
+        launcher.start(JOB)
+    launcher.close(1.0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_is_there_is_never_overwritten(tmp_path: pathlib.Path) -> None:
     token = tmp_path / "token"
     token.write_text("mine")

@@ -368,6 +368,16 @@ def test_a_server_that_falls_silent_says_nothing_about_the_pods(fake: FakeKubern
         wait_until(lambda: "0 of 2 pods run" in launcher.status(), LIMIT_S, launcher.status)
 
 
+@pytest.mark.parametrize("odd", [{"conditions": [None]}, {"conditions": 5}, {"containerStatuses": [{"state": "x"}]}])
+def test_an_answer_that_nobody_understands_is_told_and_the_next_is_heard(fake: FakeKubernetes, odd: Any) -> None:
+    with launched(fake) as launcher:
+        fake.pods = [pod(0), pod(1, "Running", **odd)]
+        assert "Kubernetes says something about the pods that is not understood (" in failure_of(launcher)
+        fake.pods = [pod(0), pod(1)]
+        wait_until(lambda: launcher.status() == "2 of 2 pods run", LIMIT_S, launcher.status)
+        assert launcher.failure() is None
+
+
 def test_who_may_not_see_events_does_without(fake: FakeKubernetes) -> None:
     fake.refuses["GET events"] = (403, "events is forbidden")
     with launched(fake) as launcher:

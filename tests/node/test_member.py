@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from clusterenv._version import __version__
-from clusterenv.cli.exits import AGAIN, LOST, NOT_STARTED, OK
+from clusterenv.cli.exits import AGAIN, INTERRUPTED, LOST, NOT_STARTED, OK
 from clusterenv.errors import LaunchError
 from clusterenv.launchers import slurm_words
 from clusterenv.node import member
@@ -119,6 +119,13 @@ def welcome(hub: Hub, peer: bytes) -> None:
     assert isinstance(m.decode_from_node(split(got[1])), m.Beat)
 
 
+def wait_for_beat(hub: Hub) -> None:
+    """The first beat tells that the node is in."""
+    got = hub.receive(LIMIT_S)
+    assert got is not None
+    assert isinstance(m.decode_from_node(split(got[1])), m.Beat)
+
+
 def goodbye(hub: Hub) -> m.Leave:
     """The next goodbye of a node."""
     while True:
@@ -187,9 +194,23 @@ def test_a_signal_ends_it_with_a_goodbye(
     with node(tmp_path, keys.node, hub.port) as process:
         peer, _ = hello_of(hub)
         tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=60.0))
+        wait_for_beat(hub)
         process.send_signal(number)
         code, said = ended(process)
     assert code == OK
+    assert goodbye(hub) == m.Leave(reason=f"signal {number.name}", preempted=True)
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, OK)])
+def test_who_was_never_let_in_is_interrupted_as_any_program(
+    hub: Hub, keys: RunKeys, tmp_path: pathlib.Path, number: signal.Signals, code: int
+) -> None:
+    with node(tmp_path, keys.node, hub.port) as process:
+        hello_of(hub)
+        process.send_signal(number)
+        found, said = ended(process)
+    assert found == code
     assert goodbye(hub) == m.Leave(reason=f"signal {number.name}", preempted=True)
     assert "Traceback" not in said
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,15 @@ def test_yes_or_no(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bind", "addresses"), [("", ["8.8.8.8"]), ("8.8.8.8:5555", []), ("[2001:4860:4860::8888]", [])]
+    ("bind", "addresses"),
+    [
+        ("", ["8.8.8.8"]),
+        ("8.8.8.8:5555", []),
+        ("[2001:4860:4860::8888]", []),
+        ("0", ["8.8.8.8"]),  # the whole host, in other words
+        ("[::ffff:8.8.8.8]", []),
+        ("134744072", []),  # 8.8.8.8 as one number
+    ],
 )
 def test_not_where_the_whole_internet_could_come(
     bind: str, addresses: list[str], monkeypatch: pytest.MonkeyPatch
@@ -103,6 +112,41 @@ def test_not_where_the_whole_internet_could_come(
     monkeypatch.setattr(joining, "own_addresses", lambda: addresses)
     with pytest.raises(ConfigError, match=r"insecure=True with the public address .* is refused. Set bind="):
         Joining(clusterenv.Join(insecure=True, bind=bind)).gather(2)
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    entries = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: entries)
+
+
+def test_not_under_a_name_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is behind it counts."""
+    resolve_to(monkeypatch, "10.0.0.1", "8.8.4.4")
+    with pytest.raises(ConfigError, match=r"insecure=True with the public address 8\.8\.4\.4 is refused\. Set bind="):
+        Joining(clusterenv.Join(insecure=True, bind="some-name:5555")).gather(2)
+
+
+def test_a_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address that was checked is the one that is listened on, and that the nodes are told."""
+    resolve_to(monkeypatch, HOST)
+    head = Joining(clusterenv.Tcp(nodes=1, insecure=True, bind="some-name", python="/nowhere/python"))
+    try:
+        with pytest.raises(LaunchError, match="/nowhere/python"):
+            head.gather(1)
+        assert head.heads.startswith(f"tcp://{HOST}:")
+    finally:
+        head.close(0.0)
+
+
+def test_not_under_a_name_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libzmq takes the name of a network card, and listens on whatever address it has."""
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    with pytest.raises(ConfigError, match=r"bind='eth0' is refused: its address is not known \(.*Name or service"):
+        Joining(clusterenv.Join(insecure=True, bind="eth0")).gather(2)
 
 
 def test_what_is_to_be_typed_by_hand_says_so(tmp_path: pathlib.Path) -> None:

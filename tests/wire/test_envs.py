@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
+import inspect
+import pkgutil
+import re
 import sys
 import types
 from typing import Any
@@ -11,7 +16,8 @@ import gymnasium
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from gymnasium.wrappers import ClipAction, RescaleAction, TimeLimit
+from gymnasium.error import DependencyNotInstalled
+from gymnasium.wrappers import ClipAction, RecordVideo, RescaleAction, TimeLimit
 from hypothesis import given, settings
 
 from clusterenv.errors import ConfigError, ConfigTypeError, ProtocolError, ResultError
@@ -136,6 +142,42 @@ def test_what_is_no_class_or_function(wrapper: Any) -> None:
 def test_references_that_lead_nowhere(reference: str, allowed: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         resolve_wrapper(reference, allowed)
+
+
+def offered() -> list[type]:
+    """All wrappers of Gymnasium that can be imported here."""
+    for module in pkgutil.iter_modules(gymnasium.wrappers.__path__, "gymnasium.wrappers."):
+        with contextlib.suppress(ImportError, DependencyNotInstalled):
+            importlib.import_module(module.name)
+    found, known = [gymnasium.Wrapper], set[type]()
+    while found:
+        known.add(kind := found.pop())
+        found += kind.__subclasses__()
+    return sorted((each for each in known if each.__module__.startswith("gymnasium.")), key=lambda each: each.__name__)
+
+
+def is_known(reference: str) -> bool:
+    try:
+        resolve_wrapper(reference, ["gymnasium"])
+    except ConfigError:
+        return False
+    return True
+
+
+def test_wrappers_that_write_files_are_not_for_nodes() -> None:
+    """Whatever a newer Gymnasium adds: if it writes, somebody has to look at it."""
+    writes = re.compile(r"\bos\.|\bopen\(|\bPath\(|\bshutil\b|\btempfile\b|\.save\(")
+    refused = [each.__name__ for each in offered() if not is_known(f"{each.__module__}:{each.__qualname__}")]
+    assert [each.__name__ for each in offered() if writes.search(inspect.getsource(each))] == refused == ["RecordVideo"]
+
+
+def test_a_film_is_refused_before_it_travels() -> None:
+    film = functools.partial(RecordVideo, video_folder="/nowhere")
+    with pytest.raises(ConfigError, match="cannot travel to other hosts: it writes files where it is told to. Put it"):
+        recipe_to_data("CartPole-v1", {}, [film])
+    recipe = ["CartPole-v1", {}, [["gymnasium.wrappers.rendering:RecordVideo", ["/nowhere"], {}]]]
+    with pytest.raises(ConfigError, match="is not for a node: it writes files where it is told to. Put it in a module"):
+        recipe_from_data(recipe, ())
 
 
 def test_what_is_below_an_allowed_module_is_allowed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from typing import Any
 
@@ -159,6 +160,22 @@ TOO_MUCH: list[tuple[Any, str, Any]] = [
 def test_too_much_of_anything_is_refused(message: Any, field: str, value: Any) -> None:
     good = msgspec.msgpack.decode(m.encode(message))
     refused(m.decode_from_node, msgspec.msgpack.encode({**good, field: value}))
+
+
+LIMITS: list[tuple[Any, str]] = [
+    (m.Welcome(silence_s=10.0, beat_s=0.5), "silence_s"),
+    (m.Welcome(silence_s=10.0, beat_s=0.5), "beat_s"),
+    (m.Build(number=1, settled=0, blocks=[], recipes=b"", limit_s=9.0), "limit_s"),
+    (m.Replace(number=1, settled=0, worker=0, seeds=[], limit_s=9.0), "limit_s"),
+    (m.Close(limit_s=5.0), "limit_s"),
+]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0])
+@pytest.mark.parametrize(("message", "field"), LIMITS)
+def test_a_time_that_is_none_is_refused(message: Any, field: str, value: float) -> None:
+    good = msgspec.msgpack.decode(m.encode(message))
+    refused(m.decode_from_head, msgspec.msgpack.encode({**good, field: value}))
 
 
 BOMBS = {

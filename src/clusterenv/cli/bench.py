@@ -18,6 +18,9 @@ from clusterenv.learners.common.env_args import parse_env_args
 if TYPE_CHECKING:
     from clusterenv.learners.common.placement import Measurements, Plan
 
+# Beyond these it is a slip: weights of more than two gigabytes, more threads than any machine has cores.
+_MOST_LSTM, _MOST_THREADS = 8192, 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchArgs:
@@ -50,10 +53,14 @@ class BenchArgs:
         """Refuse what cannot be measured. Not when it is made: the parser would put our words into a box of its own."""
         check("seconds", self.seconds, above=0)
         check("most_envs", self.most_envs, least=2)
-        check("lstm", self.lstm, least=0)
-        check("torch_threads", self.torch_threads, least=1)
+        check("lstm", self.lstm, least=0, most=_MOST_LSTM)
+        check("torch_threads", self.torch_threads, least=1, most=_MOST_THREADS)
         parse_env_args(self.env_args)
         parse_cluster(self.cluster)
+        # torch takes seconds to import: not before all else is known to be right.
+        from clusterenv.learners.common.devices import check_device
+
+        check_device(self.device)
 
     def env_kwargs(self) -> dict[str, Any]:
         """The arguments of the environment."""
@@ -91,7 +98,6 @@ def run(argv: list[str]) -> int:
     """Run `clusterenv bench`."""
     args = tyro.cli(BenchArgs, prog="clusterenv bench", args=argv)
     args.check()
-    # torch takes seconds to import: not before the arguments are known to be right.
     from clusterenv.cli.measure import measure
     from clusterenv.learners.common.placement import decide
 

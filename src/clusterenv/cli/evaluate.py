@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pathlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -86,10 +87,23 @@ def run(arguments: list[str]) -> int:
     """Run `clusterenv eval`."""
     options = parse(arguments)
     trained = _load(options.run)
-    scores, films = _play(options, trained)
-    if options.json:
-        say(json.dumps(report(options, trained, scores, films)))
-        return OK
+    scores, network = _play(options, trained)
+    if not options.json:
+        _say_scores(options, trained, scores)
+    films: list[str] = []
+    try:
+        if options.video is not None:
+            films = _film(options, trained, network)
+    finally:  # a film that cannot be made must not cost the scores
+        if options.json:
+            say(json.dumps(report(options, trained, scores, films)))
+    if not options.json:
+        for film in films:
+            say(film)
+    return OK
+
+
+def _say_scores(options: EvalOptions, trained: Trained, scores: Scores) -> None:
     config, step = trained.config, trained.checkpoint.facts["global_step"]
     say(
         f"{trained.entry.name.upper()} on {config.title} after {step:,} steps: {options.episodes} episodes, "
@@ -102,9 +116,6 @@ def run(arguments: list[str]) -> int:
             say(f"{name}: " + ", ".join(f"{what} {_shown(value)}" for what, value in spread._asdict().items()))
     if cut := _cut(options, scores):
         complain(f"{cut} of these episodes did not end and were cut after {options.max_steps:,} steps (--max-steps).")
-    for film in films:
-        say(film)
-    return OK
 
 
 def report(options: EvalOptions, trained: Trained, scores: Scores, films: list[str]) -> dict[str, Any]:
@@ -176,8 +187,8 @@ def _load(path: str) -> Trained:
     return Trained(folder.path.name, entry, replace(config, device="cpu"), checkpoint)
 
 
-def _play(options: EvalOptions, trained: Trained) -> tuple[Scores, list[str]]:
-    """Play the episodes, then the first of them once more before a camera."""
+def _play(options: EvalOptions, trained: Trained) -> tuple[Scores, Any]:
+    """Play the episodes: the scores, and the network that acted."""
     from clusterenv.learners.common import evaluate
 
     learner = trained.entry.learner()(trained.config.for_playing())
@@ -185,6 +196,7 @@ def _play(options: EvalOptions, trained: Trained) -> tuple[Scores, list[str]]:
     with _environments(options, trained, slots, options.cluster) as envs:
         if options.video is not None:
             _check_camera(trained.config.title, envs)
+            _make_folder(options.video)
         network = evaluate.acting_network(learner, trained.checkpoint.tensors, envs)
         scores = evaluate.play(
             envs,
@@ -194,7 +206,7 @@ def _play(options: EvalOptions, trained: Trained) -> tuple[Scores, list[str]]:
             greedy=options.greedy,
             runtime=trained.config.runtime,
         )
-    return scores, _film(options, trained, network) if options.video is not None else []
+    return scores, network
 
 
 def _slots(options: EvalOptions, tasks: int) -> int:
@@ -237,13 +249,21 @@ def _check_camera(env_id: str, envs: ClusterEnv) -> None:
         )
 
 
+def _make_folder(name: str) -> None:
+    """The folder for the films, before hours are played for them."""
+    try:
+        pathlib.Path(name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--video {name}: {error.strerror}. Name a folder that can be made.") from error
+    if not os.access(name, os.W_OK):
+        raise ConfigError(f"--video {name}: you may not write there. Name a folder of yours.")
+
+
 def _film(options: EvalOptions, trained: Trained, network: Any) -> list[str]:
     """The first episode of the first slots again, in this process: same seeds, same actions, with a camera."""
     from clusterenv.learners.common import evaluate
     from clusterenv.learners.common.film import Film, save_gif
 
-    folder = pathlib.Path(str(options.video))
-    folder.mkdir(parents=True, exist_ok=True)
     cameras: list[Film] = []
 
     def camera(env: Any) -> Film:
@@ -254,7 +274,7 @@ def _film(options: EvalOptions, trained: Trained, network: Any) -> list[str]:
     with _environments(options, trained, count, "inproc", (camera,)) as envs:
         fps = float(envs.metadata.get("render_fps") or 30)
         evaluate.play(envs, network, episodes=count, seed=options.seed, greedy=options.greedy, runtime="torch")
-    paths = [folder / f"{trained.name}-{number}.gif" for number in range(1, count + 1)]
+    paths = [pathlib.Path(str(options.video)) / f"{trained.name}-{number}.gif" for number in range(1, count + 1)]
     for path, film in zip(paths, cameras, strict=True):
         save_gif(path, film.frames, fps)
     return [str(path) for path in paths]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import textwrap
 
 from clusterenv.clusters import INSECURE
 from clusterenv.errors import ClusterEnvError, ConfigError, GivenUp, LaunchError, WeightsError, WorkerLost
 
-OK, FAILED, USAGE, NOT_STARTED, LOST, AGAIN, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 75, 130, 143
+OK, FAILED, USAGE, NOT_STARTED, LOST, AGAIN, INTERRUPTED = 0, 1, 2, 3, 4, 75, 130
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: handled as Ctrl-C is, with another exit code."""
+    """SIGTERM or SIGHUP: handled as Ctrl-C is, with another exit code."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__()
+        self.code = 128 + number  # as shells count
 
 
 def code_of(error: ClusterEnvError) -> int:

@@ -1,15 +1,18 @@
 """`clusterenv`: finds the command, runs it, and turns what happens into one message and an exit code.
 
 0 fine   1 the run failed   2 wrong usage   3 the cluster could not start   4 too many workers lost   130 Ctrl-C
+143 SIGTERM   129 SIGHUP
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING
 
 from clusterenv import __version__, extras
-from clusterenv.cli.exits import FAILED, INTERRUPTED, OK, TERMINATED, USAGE, Terminated, code_of, complain, say
+from clusterenv.cli.exits import FAILED, INTERRUPTED, OK, USAGE, Terminated, code_of, complain, say
+from clusterenv.cli.signals import stopped_by_signals
 from clusterenv.errors import ClusterEnvError, ConfigError, unknown
 
 if TYPE_CHECKING:
@@ -39,8 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         # The command has said what there is to say, unless it was stopped before it could.
         if not getattr(stop, "told", False):
-            complain("Stopped.")
-        return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+            with contextlib.suppress(OSError):  # the terminal is gone
+                complain("Stopped.")
+        return stop.code if isinstance(stop, Terminated) else INTERRUPTED
     except ClusterEnvError as error:
         complain(f"{type(error).__name__}: {error}")
         return code_of(error)
@@ -59,7 +63,10 @@ def _dispatch(arguments: list[str]) -> int:
     command = _commands().get(arguments[0])
     if command is None:
         raise ConfigError(unknown("command", arguments[0], _commands()))
-    return command(arguments[1:])
+    if arguments[0] in ("node", "join"):  # to these, a signal says that the host is wanted back
+        return command(arguments[1:])
+    with stopped_by_signals():
+        return command(arguments[1:])
 
 
 def _commands() -> dict[str, Callable[[list[str]], int]]:

@@ -151,6 +151,8 @@ def _address(text: str, *, insecure: bool) -> Address:
 
 
 def _first_line() -> NodeKeys:
+    if sys.stdin is None:  # it was closed before we started
+        raise ConfigError("--key-file -: standard input is closed. Send the keys through it, or name a file.")
     # Byte by byte, so that nothing behind the line is taken from whoever reads next.
     line = b""
     while len(line) < _MAX_LINE and not line.endswith(b"\n"):

@@ -7,15 +7,13 @@ import dataclasses
 import datetime
 import math
 import os
-import signal
-import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from clusterenv.cli.direct import direct_stdout, tell
-from clusterenv.cli.exits import FAILED, OK, Terminated, banner, complain
+from clusterenv.cli.exits import FAILED, OK, banner, complain
 from clusterenv.cli.live import JsonSink, LiveSink, json_line
 from clusterenv.cli.options import parse
 from clusterenv.clusters import Remote
@@ -59,7 +57,6 @@ def run(entry: Entry, arguments: list[str]) -> int:
     with (
         _folder(entry, options) as (folder, start),
         _recorder(entry, options, folder, start) as recorder,
-        _sigterm_as_interrupt(),
     ):
         learner = entry.learner()(
             settings, recorder=recorder, checkpoints=Checkpoints(folder.checkpoints), resume=start, cluster=cluster
@@ -220,23 +217,6 @@ def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOpti
         tell(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}", _LAST_S)
     else:
         tell("Stopped before the first update; there is nothing to go on from.", _LAST_S)
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """A scheduler that takes the machine back sends SIGTERM: stop as after Ctrl-C, with a checkpoint."""
-
-    def stop(number: int, frame: object) -> None:
-        raise Terminated
-
-    if threading.current_thread() is not threading.main_thread():  # tests; signals belong to the main thread
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _short(folder: RunFolder) -> str:

@@ -47,12 +47,15 @@ class JoinLauncher:
     def start(self, job: NodeJob) -> None:
         """Put the token where only its owner can read it, and tell what to type."""
         token = self._path()
+        if not token.exists():  # then it is ours, also if we are stopped on the way
+            self._token = token
         try:
             token.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A head of this run that was killed has left it.
             if not (self._cluster.key_file and holds(token, job.keys)):
                 write_private(token, job.keys)
         except OSError as error:
+            self._token = None  # somebody else's, if there is one now
             raise LaunchError(f"the token file {str(token)!r} cannot be made: {error.strerror}.") from error
         self._token = token
         _logger.warning(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterenv import extras
-from clusterenv.errors import LaunchError
+from clusterenv.errors import LaunchError, words_of
 from clusterenv.launchers import manifests
 from clusterenv.launchers.kubernetes_api import Api, Refused, library
 from clusterenv.launchers.kubernetes_words import (
@@ -32,7 +32,7 @@ from clusterenv.launchers.kubernetes_words import (
     summary,
     warning_of,
 )
-from clusterenv.launchers.tail import LAST_LINES, last_lines
+from clusterenv.launchers.tail import LAST_LINES, last_lines, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +51,7 @@ _CLOSE_LOOK_S = 0.2
 _END_S = 10.0
 _LOGS_S = 10.0
 _LOG_LINES = 100
+_MAX_WORDS = 200
 _DRY_RUN = "clusterenv-dry-run"
 
 
@@ -237,6 +238,8 @@ class _Watch:
                 self.seen = replace(self.seen, status=f"the pods cannot be seen: {error}")
                 self._closed.wait(LOOK_S)
                 continue
+            except Exception as error:  # no answer that we know; if this thread ended, nobody would hear of anything
+                self.seen = replace(self.seen, problems={"": _not_understood(error)})
             with contextlib.suppress(queue.Empty):
                 node = self._orders.get(timeout=LOOK_S)
 
@@ -285,6 +288,13 @@ class _Watch:
         return f"It wrote: {self._words[pod.uid]}" if self._words[pod.uid] else "It wrote nothing."
 
 
+def _not_understood(error: Exception) -> str:
+    why = f"{type(error).__name__}: {shown(words_of(error))}"[:_MAX_WORDS]
+    return (
+        f"Kubernetes says something about the pods that is not understood ({why}). Is kubeconfig= that of Kubernetes?"
+    )
+
+
 def _with_warning(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Pod:
     """A pod that waits without a reason of its own: a volume, a network, a node that does not answer."""
     if pod.phase != "Pending" or pod.why.partition(":")[0] not in ("", "ContainerCreating"):
@@ -294,7 +304,7 @@ def _with_warning(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Pod:
 
 def _jobs_of(node: int, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The Job of this node: its own, or the one of all."""
-    marks = [(each, (each["metadata"].get("labels") or {}).get(manifests.NODE_LABEL)) for each in jobs]
+    marks = [(each, ((each.get("metadata") or {}).get("labels") or {}).get(manifests.NODE_LABEL)) for each in jobs]
     return [job for job, mark in marks if mark in (None, str(node))]
 
 

@@ -6,13 +6,14 @@ import collections
 import ipaddress
 import logging
 import pathlib
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 from clusterenv._version import __version__
 from clusterenv.cluster.slots import share, split
 from clusterenv.clusters import INSECURE, Join, Tcp, split_address
-from clusterenv.errors import ConfigError, LaunchError, ProtocolError, WorkersMissing
+from clusterenv.errors import ConfigError, LaunchError, ProtocolError, WorkersMissing, words_of
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
 from clusterenv.node.host import Host
@@ -71,7 +72,7 @@ class Joining:
         if isinstance(self._cluster, Join) and self._cluster.key_file:
             self._keys, self.epoch = open_run(pathlib.Path(self._cluster.key_file).expanduser())
         if self._cluster.insecure:
-            _check_private(host)
+            host = _private(host)
             _logger.warning(INSECURE)
         self._hub = hub = Hub(self._keys, host, port, secure=not self._cluster.insecure)
         self._launcher.start(self._job(host, hub.port))
@@ -351,18 +352,33 @@ class Joining:
         return self._hub
 
 
-def _check_private(listen: str) -> None:
-    """Without keys the head listens where the whole internet can reach it under no circumstances."""
-    for address in own_addresses() if listen in (_EVERYWHERE, "::") else [listen]:
-        try:
-            public = ipaddress.ip_address(address).is_global
-        except ValueError:
-            continue  # a name: it was chosen by the user
-        if public:
+def _private(listen: str) -> str:
+    """The address to listen on. Without keys it is under no circumstances one that the whole internet can reach.
+
+    A name is looked up here and once: what libzmq would find behind it, later, nobody has checked.
+    """
+    try:
+        found = [str(entry[4][0]) for entry in socket.getaddrinfo(listen, None, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"insecure=True with bind={listen!r} is refused: its address is not known ({words_of(error)}). Set bind= to "
+            "a private address of this host, or leave insecure out."
+        ) from error
+    for address in found:
+        public = next((each for each in _meant(address) if each.is_global), None)
+        if public is not None:
             raise ConfigError(
-                f"insecure=True with the public address {address} is refused. Set bind= to a private address of this "
+                f"insecure=True with the public address {public} is refused. Set bind= to a private address of this "
                 "host, or leave insecure out."
             )
+    return found[0]
+
+
+def _meant(address: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """By which addresses one is reached who listens on this one."""
+    found = ipaddress.ip_address(address)
+    found = getattr(found, "ipv4_mapped", None) or found
+    return [ipaddress.ip_address(own) for own in own_addresses()] if found.is_unspecified else [found]
 
 
 def _says_goodbye(pieces: list[Any]) -> bool:

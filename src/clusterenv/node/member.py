@@ -135,6 +135,8 @@ def _live(membership: Membership, epoch: int) -> _Life:
     problem: NoHead | GivenUp | None = None
     try:
         told = member.run()
+        if member.interrupted and not member.let_in:
+            raise KeyboardInterrupt  # nobody misses this node: it is Ctrl-C as in any other program
         if member.abandoned and membership.keep_trying_s:
             problem = NoHead("the head fell silent.")
     except (NoHead, GivenUp) as error:
@@ -156,11 +158,12 @@ class Member:
     Attributes:
         epoch: the same, with the head of this connection.
         abandoned: whether it has ended because the head fell silent.
+        interrupted: whether somebody has pressed Ctrl-C.
     """
 
     def __init__(self, membership: Membership, link: Link, address: Address, epoch: int = 0) -> None:
         self._membership, self._link, self._address = membership, link, address
-        self.epoch, self.abandoned = epoch, False
+        self.epoch, self.abandoned, self.interrupted = epoch, False, False
         self._service = Service(self._send, membership.imports)
         self._outbox: collections.deque[list[Any]] = collections.deque()
         self._incarnation = secrets.token_hex(8)
@@ -206,6 +209,7 @@ class Member:
     def _stop(self, number: int, frame: Any) -> None:
         """The first signal asks us to finish what is under way, the second to leave at once."""
         self._stopping, self._noticed = self.draining, True
+        self.interrupted = self.interrupted or number == signal.SIGINT
         if self._drained_by is None:
             self._drained_by = time.monotonic() + _DRAIN_S
             self._why = f"signal {signal.Signals(number).name}"

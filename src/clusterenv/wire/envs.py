@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 # Every host has these; of them it offers the wrappers, without being told to.
 _EVERYWHERE = ("gymnasium", own_wrappers.__name__)
+# But for those that take a path, and write there.
+_WRITERS = ("gymnasium.wrappers.rendering:RecordVideo",)
+_WRITES = "it writes files where it is told to"
+_OWN_MODULE = "Put it in a module that all hosts have, and name that module in imports=."
 _MAX_ID = 200
 _MAX_WRAPPERS = 100
 _NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
@@ -107,7 +111,8 @@ def resolve_wrapper(reference: Any, allowed_modules: Collection[str]) -> Wrapper
     Args:
         reference: "module:qualname", as text from anybody.
         allowed_modules: what the host was told to import; what lies below them is allowed too. The wrappers of
-            Gymnasium and of this library are always allowed, and nothing else of them.
+            Gymnasium and of this library are always allowed, but for those that write files, and nothing else of
+            them.
 
     Raises:
         ProtocolError: this is no reference.
@@ -120,6 +125,8 @@ def resolve_wrapper(reference: Any, allowed_modules: Collection[str]) -> Wrapper
     match = _REFERENCE.fullmatch(reference) if type(reference) is str and len(reference) <= _MAX_ID else None
     if match is None:
         raise ProtocolError(f"{shown(reference)} is no reference to a wrapper.")
+    if reference in _WRITERS:
+        raise ConfigError(f"the wrapper {reference!r} is not for a node: {_WRITES}. {_OWN_MODULE}")
     module, name = match.groups()
     if not _below(module, (*_EVERYWHERE, *allowed_modules)) or module not in sys.modules:
         raise ConfigError(
@@ -178,12 +185,14 @@ def _reference_of(wrapper: Any) -> str:
         reason = "it is defined in the program that you started"
     elif "<" in name:
         reason = "it is a lambda, or defined inside a function"
+    elif reference in _WRITERS:
+        reason = _WRITES
     elif module not in sys.modules or _defined(module, name) is not wrapper:
         reason = "its module does not have it under that name"
     if reason or not _REFERENCE.fullmatch(reference):
         raise ConfigError(
             f"the wrapper {reference[:_MAX_ID]!r} cannot travel to other hosts: {reason or 'its name is no name'}. "
-            "Put it in a module that all hosts have, and name that module in imports=."
+            f"{_OWN_MODULE}"
         )
     return reference
 

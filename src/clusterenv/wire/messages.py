@@ -11,6 +11,7 @@ Workers are counted within their node here, slots within the batch.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -31,7 +32,9 @@ Name = Annotated[str, Meta(max_length=NAME_CHARS)]
 Text = Annotated[str, Meta(max_length=_TEXT_CHARS)]
 Number = Annotated[int, Meta(ge=0, le=2**62)]
 Worker = Annotated[int, Meta(ge=0, lt=_MAX_WORKERS)]
-Seconds = Annotated[float, Meta(gt=0)]
+# Times are finite: whoever is told to wait without an end, or until NaN, would never find that it is over.
+Seconds = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+SecondsLeft = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -224,7 +227,7 @@ class Again(Message, frozen=True):
 class Close(Message, frozen=True):
     """Close the environments within the limit, then go."""
 
-    limit_s: float
+    limit_s: SecondsLeft
 
 
 FromNode = Hello | Answer | Rows | Lost | Beat | Leave
