@@ -88,7 +88,10 @@ def test_exit_codes(
     assert told.out == ""
 
 
-@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (exits.Terminated(), 143), (exits.Terminated(signal.SIGHUP), 129)])
+@pytest.mark.parametrize(
+    ("stop", "code"),
+    [(KeyboardInterrupt(), 130), (exits.Terminated(), 143), (exits.Terminated(signal.SIGHUP), 129)],
+)
 def test_a_stop_is_one_line_and_its_own_code(
     stop: KeyboardInterrupt, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
