@@ -5,11 +5,13 @@ from __future__ import annotations
 import pathlib
 import re
 import shlex
+from typing import Any
 
 import pytest
 
 from clusterenv.cli.exits import NOT_STARTED, OK, USAGE
 from clusterenv.cli.main import main
+from clusterenv.node.joining import Joining
 
 PAGE = pathlib.Path(__file__).parent.parent.parent / "docs" / "clusters" / "README.md"
 COMMANDS = re.findall(r"^clusterenv (doctor [^#\n]*)", PAGE.read_text(), re.MULTILINE)
@@ -31,6 +33,22 @@ def test_a_command_of_the_page_finds_nothing_wrong(command: str, capsys: pytest.
     else:
         assert "2 nodes joined" in told.out
         assert "CartPole-v1 was built and stepped on every node" in told.out
+        assert told.out.count("ok  node ") == 2
+
+
+@pytest.mark.parametrize("words", [[], ["--env-id", "CartPole-v1"]])
+def test_every_machine_joins_once(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may have to walk there and type."""
+    gathered: list[Joining] = []
+    gather = Joining.gather
+
+    def counted(self: Joining, num_envs: int) -> Any:
+        gathered.append(self)
+        return gather(self, num_envs)
+
+    monkeypatch.setattr(Joining, "gather", counted)
+    assert main(["doctor", "--cluster", "tcp:nodes=1", *words]) == OK
+    assert len(gathered) == 1
 
 
 def test_this_host_has_no_nodes_to_look_at(capsys: pytest.CaptureFixture[str]) -> None:

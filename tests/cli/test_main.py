@@ -91,7 +91,8 @@ def test_exit_codes(
 
 
 @pytest.mark.parametrize(
-    ("stop", "code"), [(KeyboardInterrupt(), 130), (exits.Terminated(), 143), (exits.Terminated(signal.SIGHUP), 129)]
+    ("stop", "code"),
+    [(KeyboardInterrupt(), 130), (exits.Terminated(), 143), (exits.Terminated(signal.SIGHUP), 129)],
 )
 def test_a_stop_is_one_line_and_its_own_code(
     stop: KeyboardInterrupt, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -83,13 +83,18 @@ def test_what_was_ignored_at_the_start_stays_ignored(number: signal.Signals) -> 
 
 def test_a_terminal_that_is_gone_is_told_once() -> None:
     """The kernel tells it, and so does the shell: the second must not break into the cleaning up."""
-    cleaned = False
-    with pytest.raises(Terminated), stopped_by_signals():
-        try:
-            os.kill(os.getpid(), signal.SIGHUP)
-        finally:
-            os.kill(os.getpid(), signal.SIGHUP)
-            cleaned = True
+    cleaned = []
+
+    def work() -> None:
+        with stopped_by_signals():
+            try:
+                os.kill(os.getpid(), signal.SIGHUP)
+            finally:
+                os.kill(os.getpid(), signal.SIGHUP)
+                cleaned.append(True)
+
+    with pytest.raises(Terminated):
+        work()
     assert cleaned
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import tyro
 
 from clusterenv.cli.exits import OK, say
 from clusterenv.clusters import Remote
 from clusterenv.config import parse_cluster
+
+if TYPE_CHECKING:
+    from clusterenv.config import Cluster
+    from clusterenv.node.host import Host
+    from clusterenv.node.remote import RemoteNode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +36,13 @@ def run(argv: list[str]) -> int:
     args = tyro.cli(DoctorArgs, prog="clusterenv doctor", args=argv)
     cluster = parse_cluster(args.cluster)
     say(f"ok  the cluster is {cluster.text}")
-    if isinstance(cluster, Remote):
-        if args.dry_run:
+    if args.dry_run:
+        if isinstance(cluster, Remote):
             return _show(cluster)
-        _look_at_nodes(cluster if not args.env_id else _with_module(cluster, args.env_id))
-    if args.env_id and not args.dry_run:
-        _step(args.cluster, args.env_id)
+    elif args.env_id:
+        _step(cluster, args.env_id)
+    elif isinstance(cluster, Remote):
+        _look_at_nodes(cluster)
     say("ok  nothing is wrong")
     return OK
 
@@ -47,11 +54,6 @@ def _show(cluster: Remote) -> int:
     return OK
 
 
-def _with_module(cluster: Remote, env_id: str) -> Remote:
-    module = env_id.rpartition(":")[0]
-    return dataclasses.replace(cluster, imports=(*cluster.imports, module)) if module else cluster
-
-
 def _look_at_nodes(cluster: Remote) -> None:
     from clusterenv.node.joining import Joining
 
@@ -59,25 +61,35 @@ def _look_at_nodes(cluster: Remote) -> None:
     began = time.monotonic()
     try:
         hosts, _ = joining.gather(num_envs=cluster.nodes * 10_000)
-        say(f"ok  {len(hosts)} nodes joined within {time.monotonic() - began:.1f} s, through {joining.heads}")
-        for host in hosts:
-            hello = host.hello
-            say(
-                f"ok  node {hello.name}: {hello.cores} cores, Python {hello.python}, Gymnasium {hello.gymnasium}, "
-                f"clusterenv {hello.clusterenv}"
-            )
+        _say_nodes(hosts, f"joined within {time.monotonic() - began:.1f} s, through {joining.heads}")
     finally:
         joining.close(5.0)
 
 
-def _step(cluster: str, env_id: str) -> None:
+def _say_nodes(hosts: list[Host], how: str) -> None:
+    say(f"ok  {len(hosts)} nodes {how}")
+    for host in hosts:
+        hello = host.hello
+        say(
+            f"ok  node {hello.name}: {hello.cores} cores, Python {hello.python}, Gymnasium {hello.gymnasium}, "
+            f"clusterenv {hello.clusterenv}"
+        )
+
+
+def _step(cluster: Cluster, env_id: str) -> None:
     from clusterenv.env.make import make_vec
 
-    began = time.monotonic()
-    parsed = parse_cluster(cluster)
-    count = parsed.nodes if isinstance(parsed, Remote) else parsed.workers
-    where = dataclasses.replace(parsed, workers=1) if isinstance(parsed, Remote) else parsed  # a slot on every node
+    began, on, why = time.monotonic(), "every node", ""
+    count = cluster.nodes if isinstance(cluster, Remote) else cluster.workers
+    where = dataclasses.replace(cluster, workers=1) if isinstance(cluster, Remote) else cluster  # a slot on every node
     with make_vec(env_id, num_envs=count, cluster=where) as envs:
+        if isinstance(cluster, Remote):
+            # Looked at while they are there: who starts nodes by hand shall do it once.
+            node = cast("RemoteNode", envs._engine.node)
+            hosts = node._crew.hosts
+            _say_nodes(hosts, f"joined, through {node._joining.heads}")
+            if len(hosts) < count:
+                on, why = f"{len(hosts)} of {count} nodes", "; the others were started with fewer workers"
         envs.reset(seed=0)
         envs.step(envs.action_space.sample())
-    say(f"ok  {env_id} was built and stepped on every node within {time.monotonic() - began:.1f} s")
+    say(f"ok  {env_id} was built and stepped on {on} within {time.monotonic() - began:.1f} s{why}")

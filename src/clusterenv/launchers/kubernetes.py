@@ -290,9 +290,7 @@ class _Watch:
 
 def _not_understood(error: Exception) -> str:
     why = f"{type(error).__name__}: {shown(words_of(error))}"[:_MAX_WORDS]
-    return (
-        f"Kubernetes says something about the pods that is not understood ({why}). Is kubeconfig= that of Kubernetes?"
-    )
+    return f"Kubernetes says something about the pods that is not understood ({why}). Is kubeconfig= the right one?"
 
 
 def _with_warning(pod: Pod, events: Sequence[Mapping[str, Any]]) -> Pod:

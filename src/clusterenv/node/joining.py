@@ -361,8 +361,8 @@ def _private(listen: str) -> str:
         found = [str(entry[4][0]) for entry in socket.getaddrinfo(listen, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError) as error:
         raise ConfigError(
-            f"insecure=True with bind={listen!r} is refused: its address is not known ({words_of(error)}). Set bind= to "
-            "a private address of this host, or leave insecure out."
+            f"insecure=True with bind={listen!r} is refused: its address is not known ({words_of(error)}). Set bind= "
+            "to a private address of this host, or leave insecure out."
         ) from error
     for address in found:
         public = next((each for each in _meant(address) if each.is_global), None)
