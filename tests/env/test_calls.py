@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit, TransformReward
 
@@ -321,3 +323,23 @@ def test_np_random_is_that_of_the_environments(make: Make) -> None:
     assert isinstance(ours.np_random, tuple)
     for one, other in zip(ours.np_random, theirs.np_random, strict=True):
         assert one.bit_generator.state == other.bit_generator.state
+
+
+class Pressed(CountingEnv):
+    """Ctrl-C comes in a method."""
+
+    def press(self) -> None:
+        """Be interrupted."""
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupted_call_is_waited_for_in_vain_and_says_so(make_here: Make) -> None:
+    envs = make_here([Pressed] * 2)
+    with pytest.raises(KeyboardInterrupt):
+        envs.call("press")
+    with pytest.raises(AlreadyPendingCallError, match=r"call `call_wait` or `reset`"):
+        envs.call("double", 1)
+    with pytest.raises(NoAsyncCallError, match="interrupted") as caught:
+        envs.call_wait()
+    assert caught.value.name == "call"
+    assert envs.call("double", 1) == (2, 2)

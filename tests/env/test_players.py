@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterenv.env.players import Watch
+from clusterenv.node.local import LocalNode
+from tests.env.policies import Linear
+from tests.faults.interrupts import interrupted_at
+from tests.zoo import counting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterenv import ClusterEnv
+
+    Make = Callable[..., ClusterEnv]
 
 WORKERS = 3
 # How much time passes, who moves on, who is forgotten, and who is looked at then.
@@ -55,3 +69,14 @@ def test_a_worker_that_rested_has_its_whole_limit_again() -> None:
     assert watch.stuck([0], 110.0) == []
     assert watch.stuck([0], 110.5) == [0]
     assert watch.stuck([0], 111.0) == [0], "until somebody does something about it"
+
+
+@pytest.mark.parametrize("name", ["post", "replies"])
+def test_after_an_interrupted_detach_the_policy_is_brought_anew(make_local: Make, name: str) -> None:
+    envs = make_local(counting(2))
+    envs.reset(seed=0)
+    envs.attach(Linear(choices=3), seed=1)
+    envs.rollout(2)
+    with interrupted_at(LocalNode, name, 1):
+        envs.detach()
+    assert envs.rollout(2).obs[:, :, 1].tolist() == [[2, 2], [3, 3], [4, 4]]

@@ -311,3 +311,13 @@ def test_a_break_is_seen_also_by_slots_that_a_mask_leaves_out(make_local: Make) 
     _, _, _, truncated, infos = envs.step([1] * 4)
     np.testing.assert_array_equal(truncated, mask(1))
     np.testing.assert_array_equal(infos["worker_lost"], mask(1))
+
+
+@pytest.mark.parametrize("wrong", [{"seed": -1}, {"options": 3}])
+def test_a_refused_reset_gives_nothing_up(make: Make, wrong: dict[str, Any]) -> None:
+    envs = make(counting(2))
+    envs.reset(seed=0)
+    envs.send([1, 1])
+    with pytest.raises((ConfigError, TypeError)):
+        envs.reset(**wrong)
+    assert envs.recv(min_slots=2)[0].tolist() == [[0, 1], [1, 1]]

@@ -14,7 +14,9 @@ from gymnasium.vector import SyncVectorEnv
 
 from clusterenv import ClusterEnv, WorkerLost
 from clusterenv.errors import ActionError, ConfigError
+from clusterenv.node.local import LocalNode
 from tests.env.kit import LIMIT_S, GateEnv, SleepyEnv, SpaceEnv, WalkEnv, assert_same, gated
+from tests.faults.interrupts import interrupted_at
 from tests.faults.kit import hurried, patient, wait_for_answers
 from tests.zoo import CountingEnv, counting, wait_until
 
@@ -527,3 +529,20 @@ def test_no_time_to_linger(make_here: Make, linger: Any) -> None:
     with pytest.raises(ConfigError, match="linger="):
         envs.recv(linger=linger)
     assert len(envs.recv(min_slots=2, linger=0)[0]) == 2
+
+
+# Ctrl-C.
+
+
+@pytest.mark.parametrize("then", ["recv", "send"])
+def test_slots_that_nobody_was_asked_for_are_asked_for_again(make_local: Make, then: str) -> None:
+    envs = make_local(counting(4))
+    envs.reset(seed=0)
+    with interrupted_at(LocalNode, "request", 1):
+        envs.send([1] * 3, [0, 1, 2])
+    if then == "send":
+        envs.send([1], [3])
+    count = envs._engine.gather.in_flight
+    observations, _, _, _, infos = envs.recv(min_slots=count, timeout=LIMIT_S)
+    assert sorted(infos["env_id"].tolist()) == list(range(count))
+    assert observations[:, 1].tolist() == [1] * count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -76,3 +77,42 @@ def interrupted_at(owner: type, name: str, turn: int) -> Iterator[None]:
         patch.setattr(owner, name, method)
         with pytest.raises(KeyboardInterrupt):
             yield
+
+
+def interrupted_everywhere(act: Callable[[], Any], *places: str) -> Iterator[str]:
+    """Ctrl-C comes in `act` at every line, and every end of a function, of files with these parts in their paths.
+
+    Yields after each, and says where it came. Whoever takes them makes everything ready for the next `act`.
+    """
+    for number in itertools.count(1):
+        where = _interrupted_once(act, places, number)
+        if where is None:
+            return
+        yield where
+
+
+def _interrupted_once(act: Callable[[], Any], places: tuple[str, ...], number: int) -> str | None:
+    """Act, with Ctrl-C at the moment with this number. Returns where that was, or None if there is none."""
+    moments = itertools.count(1)
+    where: str | None = None
+
+    def on_call(frame: FrameType, event: str, argument: object) -> Any:
+        return on_line if any(place in frame.f_code.co_filename for place in places) else None
+
+    def on_line(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal where
+        if event in ("line", "return") and next(moments) == number:
+            sys.settrace(usual)
+            where = f"{event} {frame.f_code.co_filename}:{frame.f_lineno}"
+            raise KeyboardInterrupt
+        return on_line
+
+    usual = sys.gettrace()
+    sys.settrace(on_call)
+    try:
+        act()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(usual)
+    return where

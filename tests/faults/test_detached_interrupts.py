@@ -83,7 +83,7 @@ def everybody_plays(envs: ClusterEnv) -> Callable[[], None]:
 
 def busy(envs: ClusterEnv) -> None:
     """Wait until a call is under way."""
-    wait_until(envs._turns._lock.locked, LIMIT_S)
+    wait_until(lambda: bool(envs._turns._turn), LIMIT_S)
 
 
 def in_next(envs: ClusterEnv, gate: Gate) -> Callable[[], None]:

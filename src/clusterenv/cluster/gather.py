@@ -62,9 +62,9 @@ class Gather:
         """Ask for some slots. Returns the workers to wake, and the slots that are answered as lost at once."""
         self._want[slots] = self._next()
         self._sent[slots] += 1
+        self._sent_at[slots] = now
         self._pending[slots] = True
         self.in_flight += len(slots)
-        self._sent_at[slots] = now
         if not self.any_broken:
             return self._workers(slots), slots[:0]
         lost = slots[self._broken[slots]]
@@ -144,6 +144,12 @@ class Gather:
     def count_block(self, slots: Slots, steps: int) -> None:
         """The same in some slots."""
         self._sent[slots] += steps
+
+    def count_again(self) -> None:
+        """After an interrupt, which may have come between any two lines: what is not pending was not asked for."""
+        idle = ~self._pending
+        self._have[idle] = self._want[idle]
+        self.in_flight = int(np.count_nonzero(self._pending))
 
     def forget_requests(self) -> None:
         """Nothing is asked for any more."""

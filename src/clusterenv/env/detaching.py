@@ -224,6 +224,6 @@ class Detaching:
             self._detached.players.stop()
 
     def _let_go(self) -> None:
-        if self._detached is not None:
-            self._detached.close()
-            self._detached = None
+        detached, self._detached = self._detached, None  # first: after an interrupt nobody uses what is half closed
+        if detached is not None:
+            detached.close()

@@ -22,7 +22,7 @@ from clusterenv.transport.arena import Command
 from clusterenv.worker.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
     from gymnasium import Space
@@ -57,10 +57,11 @@ class Engine:
         self.recovery = Recovery(node, arena, self.gather, self.observations, autoreset_mode, on_loss, timeouts)
         self._timeouts = timeouts
         self._everybody = list(range(len(node.blocks)))
-        self._step_actions: Sequence[Any] | None = None  # of the step under way, those that no array can hold
         self._kept = Report()  # what has been reported of slots that are not handed over yet
         self._looked_at = 0.0
-        self.interrupted = False  # the first half of the call under way was cut short
+        self.asked = True  # the first half of the call under way has come to its end
+        self._sending: Sequence[int] = ()  # the slots of a `send` that has not
+        self._objects: dict[int, Any] = {}  # the last action of each slot, if no array can hold it
         self._posted: list[int] = []
         self._replies: dict[int, Reply] = {}
         # The reset under way: slots that are still to be reset with their seeds, all of them, the incarnations of the
@@ -75,15 +76,14 @@ class Engine:
 
     def begin_step(self, actions: Sequence[Any] | None) -> None:
         """Ask every slot for a step. The actions are in the arena, or given one per slot if no array can hold them."""
-        if actions is not None:
-            self.node.check_sendable(actions)
+        self._keep_objects(range(self.arena.spec.num_envs), actions)
         self.recovery.finish()
-        command, self._step_actions = Command.STEP, actions
+        command = Command.STEP
         broken = self.gather.ask_all()
         if broken is not None:
             self.recovery.answer_lost(broken.tolist(), self._kept)
             command = Command.STEP_SOME
-        self.node.request(command, self._everybody, self._objects(range(self.arena.spec.num_envs), actions))
+        self.node.request(command, self._everybody, self._object_actions(range(self.arena.spec.num_envs)))
 
     def end_step(self, timeout_s: float | None) -> Report:
         """Wait for every slot and return what was reported.
@@ -92,7 +92,7 @@ class Engine:
             multiprocessing.TimeoutError: the user's limit has passed; the step is still under way.
         """
         limit_s = self._timeouts.step_s
-        if self.interrupted:
+        if not self.asked:
             self._ask_again()
         late = self.node.wait(self._everybody, limit_s if timeout_s is None else timeout_s)
         if late and timeout_s is not None:
@@ -106,26 +106,41 @@ class Engine:
 
     def _ask_again(self) -> None:
         """The first half of this step was interrupted: ask those workers that were not asked. None steps twice."""
-        self.interrupted = False
         if not self.gather.in_flight:
-            raise NoAsyncCallError("Calling `step_wait` after a step that was interrupted before it began.", "step")
+            raise NoAsyncCallError(
+                "Calling `step_wait` after a step that was interrupted before it began, or when it was over. "
+                "Call `step`, or `reset`.",
+                "step",
+            )
         # For nobody by name: other hosts that were asked answer first, those that were not never would. Workers here
         # may be asked while they are at work.
         self.node.wait([], self._timeouts.step_s)
-        objects = self._objects(range(self.arena.spec.num_envs), self._step_actions)
+        objects = self._object_actions(range(self.arena.spec.num_envs))
         self.node.request(Command.STEP_SOME, self._everybody, objects)
+        self.asked = True
 
     # First come, first served.
 
     def send(self, slots: Slots, actions: Sequence[Any] | None) -> None:
         """Ask these slots for a step."""
-        if actions is not None:
-            self.node.check_sendable(actions)
+        named: list[int] = slots.tolist()
+        self._keep_objects(named, actions)
         self.recovery.finish()
+        if self._sending:
+            self._send_again()
+        self._sending = named
         workers, broken = self.gather.ask(slots, time.monotonic())
         if len(broken):
             self.recovery.answer_lost(broken.tolist(), self._kept)
-        self.node.request(Command.SEND, workers, self._objects(slots.tolist(), actions))
+        self.node.request(Command.SEND, workers, self._object_actions(named))
+        self._sending = ()
+
+    def _send_again(self) -> None:
+        """The last `send` was interrupted: ask those workers that were not asked. None steps twice."""
+        waiting = [slot for slot in self._sending if self._waits(slot)]
+        workers = sorted({int(self.gather.worker_of[slot]) for slot in waiting})
+        self.node.request(Command.SEND, workers, self._object_actions(waiting))
+        self._sending = ()
 
     def receive(
         self, min_slots: int, full: int, timeout_s: float | None, linger_s: float = 0.0
@@ -134,6 +149,8 @@ class Engine:
 
         When there are `min_slots`, those that are missing to `full` are waited for `linger_s` longer.
         """
+        if self._sending:
+            self._send_again()
         end = None if timeout_s is None else time.monotonic() + timeout_s
         enough_at = None
         while True:
@@ -159,7 +176,7 @@ class Engine:
 
     def drain(self) -> None:
         """Let everything that is under way come to its end, and throw it away."""
-        self.interrupted = False
+        self._sending = ()
         self._posted = []  # a reply that comes after all is known by its number and dropped
         for worker in self.node.wait(self._everybody, self._timeouts.step_s):
             self.node.lose(worker, f"no answer to a step within {self._timeouts.step_s} s")
@@ -182,6 +199,9 @@ class Engine:
 
     def end_reset(self, timeout_s: float | None) -> Report:
         """Wait for the reset. Workers lost on the way are replaced, and their slots reset again."""
+        if not self.asked:
+            self.recovery.must_reset = True
+            raise _cut_short("reset")
         report = self._reset_report
         while self._resetting:
             for worker, reply in self._collect_replies("reset", timeout_s, self._timeouts.reset_s).items():
@@ -229,13 +249,17 @@ class Engine:
 
     def begin_call(self, method: str, name: str, slots: Slots, arguments: dict[int, tuple[Any, ...]]) -> None:
         """Ask for a method of the blocks, "call" or "set_attr"; `arguments` holds those of each worker."""
+        self._call, self._call_slots, self._posted = name, slots, []
         self.recovery.finish()
-        self._call, self._call_slots = name, slots
         self.node.post({worker: Message(method, given) for worker, given in arguments.items()})
         self._posted, self._replies = list(arguments), {}
 
     def end_call(self, timeout_s: float | None) -> list[Any]:
         """The results, one per slot that was asked."""
+        if not self.asked:
+            self.drain()  # whoever was asked must have answered before it is asked for anything else
+            raise _cut_short("call")
+        asked = self.by_worker(self._call_slots)
         replies = self._collect_replies("call", timeout_s, self._timeouts.call_s)
         lost = self.recovery.lost_in_call(self._call)
         if lost is not None:
@@ -245,25 +269,38 @@ class Engine:
                 raise self.recovery.env_error(reply.failure) from reply.failure.error
             if reply.error:
                 raise ResultError(reply.error)
+        if any(worker not in replies for worker, _, _ in asked):
+            raise _cut_short("call")  # when all had answered: an earlier `call_wait` has taken the replies
         results = {
             slot: result
-            for worker, _, block in self.by_worker(self._call_slots)
+            for worker, _, block in asked
             for slot, result in zip(block, replies[worker].value or [None] * len(block), strict=True)
         }
         return [results[slot] for slot in self._call_slots.tolist()]
 
     # Inside.
 
-    def _objects(self, slots: Sequence[int], actions: Sequence[Any] | None) -> dict[int, ObjectActions] | None:
+    def _keep_objects(self, slots: Sequence[int], actions: Sequence[Any] | None) -> None:
+        """Keep actions that travel as messages until they are answered: after an interrupt they are asked for again."""
+        if actions is not None:
+            self.node.check_sendable(actions)
+            self._objects.update(zip(slots, actions, strict=True))
+
+    def _object_actions(self, slots: Iterable[int]) -> dict[int, ObjectActions] | None:
         """Actions that travel as messages, by worker and row: those of the slots that will really step."""
-        if actions is None:
+        if not self._objects:
             return None
         grouped: dict[int, ObjectActions] = {worker: {} for worker in self._everybody}
-        for slot, action in zip(slots, actions, strict=True):
-            if self.arena.have[slot] != self.arena.want[slot]:
+        for slot in slots:
+            if self._waits(slot):
                 worker = int(self.gather.worker_of[slot])
-                grouped[worker][slot - self.node.blocks[worker].start] = (int(self.arena.want[slot]), action)
+                row = slot - self.node.blocks[worker].start
+                grouped[worker][row] = (int(self.arena.want[slot]), self._objects[slot])
         return grouped
+
+    def _waits(self, slot: int) -> bool:
+        """Whether a slot was asked for and has not answered."""
+        return bool(self.arena.have[slot] != self.arena.want[slot])
 
     def _collect_replies(self, name: str, timeout_s: float | None, limit_s: float | None) -> dict[int, Reply]:
         """The replies to what was posted, from every worker that is not lost on the way."""
@@ -308,6 +345,14 @@ class Engine:
             for worker in self.gather.overdue(now, limit_s):
                 self.node.lose(worker, f"no answer to a step within {limit_s} s")
         self._collect()
+
+
+def _cut_short(name: str) -> NoAsyncCallError:
+    return NoAsyncCallError(
+        f"Calling `{name}_wait` after a {name} that was interrupted, of which nothing comes any more; it may have "
+        f"happened in some slots. Call `{name}` again.",
+        name,
+    )
 
 
 def _late(name: str, timeout_s: float) -> multiprocessing.TimeoutError:

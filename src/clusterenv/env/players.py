@@ -130,7 +130,8 @@ class Players:
         here = {w: self._engine.node.incarnation(w) for w in self.everybody if self._engine.recovery.is_here(w)}
         bare = [worker for worker, life in here.items() if self._policies.get(worker) != life]
         memory = self.fragments.memory
-        return bare, [worker for worker, life in here.items() if self._memories.get(worker) != (life, memory)]
+        # Who gets the policy anew forgets the memory.
+        return bare, [w for w, life in here.items() if w in bare or self._memories.get(w) != (life, memory)]
 
     def welcome_back(self) -> list[int]:
         """Bring policy and memory to replacements that are built by now; nobody is waited for.
@@ -232,6 +233,7 @@ class Players:
         """Take policy and memory from the workers again; a replacement that has neither is left alone."""
         node = self._engine.node
         having = [w for w, which in self._policies.items() if node.alive(w) and node.incarnation(w) == which]
+        self._policies.clear()  # first: who still has it after an interrupt is not known, and gets it anew
         node.post({worker: Message("detach", ()) for worker in having})
         node.replies(having, self._timeouts.call_s)
 
@@ -252,6 +254,7 @@ class Players:
         """The same, and wait; returns the workers that have taken it."""
         node, limit_s = self._engine.node, self._timeouts.start_s
         wanted = [worker for worker in workers if node.alive(worker)]
+        node.wait(wanted, limit_s)  # one that is still busy with an interrupted call would mix up the two messages
         self._lend(wanted, what)
         replies: dict[int, Any] = node.replies(wanted, limit_s)
         for worker in wanted:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import enum
 import multiprocessing
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
 from clusterenv.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
     from clusterenv.env.engine import Engine
 
@@ -32,11 +32,16 @@ class Pending(enum.Enum):
 
 
 class Turns:
-    """Guards the batch. Use it as a context manager around everything that touches the engine."""
+    """Guards the batch. Use it as a context manager around everything that touches the engine.
+
+    A call has its turn as long as it runs. Ctrl-C may come at any moment, also just before `__exit__`: so it is not
+    only that which ends a turn, but also that the function which took it is no longer on any stack.
+    """
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine, self._name = engine, name
-        self._lock = threading.Lock()
+        self._turn: dict[str, tuple[FrameType]] = {}  # the call that has it; `setdefault` is one act for all threads
+        self._taking_over = threading.Lock()
         self._process = os.getpid()
         self._later: list[Callable[[], None]] = []
         self.closed = False
@@ -51,7 +56,7 @@ class Turns:
                 f"this {self._name} belongs to process {self._process} and was used in its child {os.getpid()}. "
                 "Make another one in the child."
             )
-        if not self._lock.acquire(blocking=False):
+        if not self._take(sys._getframe(1)):
             raise ConfigError(
                 f"this {self._name} is used by two threads at once. Use one thread, or a lock of your own."
             )
@@ -59,11 +64,37 @@ class Turns:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            while self._later:
-                self._later.pop()()
-        finally:
-            self._lock.release()
+        if kind is not None and not issubclass(kind, Exception):
+            self._interrupted()
+        self._catch_up()
+        self._turn.clear()
+
+    def _take(self, frame: FrameType) -> bool:
+        """Take the turn for the function that runs in this frame, if nobody has it."""
+        mine = (frame,)
+        if self._turn.setdefault("of", mine) is mine:
+            return True
+        with self._taking_over:
+            holder = self._turn.get("of")
+            if holder is None or _runs(holder[0]):
+                return False
+            self._turn["of"] = mine
+        del holder  # and what only the interrupted function knew: a stream that nobody has got is closed
+        self._interrupted()
+        self._catch_up()
+        return True
+
+    def _interrupted(self) -> None:
+        """A call was cut short, and what it had begun is still under way. A stream looks after itself."""
+        if self.pending not in (Pending.NOTHING, Pending.STREAM):
+            self.abandoned = True
+        self._engine.gather.count_again()
+
+    def _catch_up(self) -> None:
+        """Do what had to wait for the end of a call."""
+        while self._later:
+            self._later[0]()
+            del self._later[0]  # only now: what is interrupted is done with the next call
 
     @property
     def ours(self) -> bool:
@@ -73,7 +104,7 @@ class Turns:
     def when_free(self, act: Callable[[], None]) -> None:
         """Run `act` now or, if a call is under way, at its end: the garbage collector may strike inside any call."""
         self._later.append(act)
-        if self._lock.acquire(blocking=False):
+        if self._take(sys._getframe()):
             self.__exit__(None, None, None)
 
     def begin(self, call: Pending, name: str) -> None:
@@ -94,7 +125,8 @@ class Turns:
 
     def _way_out(self) -> str:
         if not self.abandoned:
-            return " Close the stream first." if self.pending is Pending.STREAM else ""
+            stream = self.pending is Pending.STREAM
+            return " Close the stream first." if stream else f" Call `{self.pending.value}_wait` first."
         whole = self.pending in (Pending.ROLLOUT, Pending.STREAM)
         wait = "" if whole else f"`{self.pending.value}_wait` or "
         return f" It is still under way: call {wait}`reset`."
@@ -110,14 +142,8 @@ class Turns:
                 f"Calling `{call.value}_wait` without any prior call to `{call.value}_async`.", call.value
             )
 
-    def give_up_abandoned(self, options: object) -> None:
-        """Before a reset: what timed out, was interrupted, or is in flight is waited for and thrown away.
-
-        Nothing is given up for a reset of some slots: the others would lose it, and nobody would be told.
-        """
-        mask = options.get("reset_mask") if isinstance(options, dict) else None
-        if mask is not None and not np.all(mask):
-            return
+    def give_up(self) -> None:
+        """Before a reset: what timed out, was interrupted, or is in flight is waited for and thrown away."""
         sent = self.pending is Pending.NOTHING and self._engine.gather.in_flight > 0
         if self.abandoned or sent:
             self._engine.drain()
@@ -132,15 +158,14 @@ class Turns:
 
     def start(self, call: Pending, ask: Callable[[], None]) -> None:
         """Run the first half of a call. Interrupted, it counts as under way: some workers may have been asked."""
+        self._engine.asked = False
         self.pending = call
         try:
             ask()
-        except KeyboardInterrupt:
-            self.abandoned = self._engine.interrupted = True
-            raise
-        except BaseException:
+        except Exception:
             self.pending = Pending.NOTHING
             raise
+        self._engine.asked = True
 
     def whole(self, call: Pending, act: Callable[[], Any]) -> Any:
         """Run a call that has no halves."""
@@ -152,14 +177,26 @@ class Turns:
         return self.finish(run)
 
     def finish(self, wait: Callable[[], Any]) -> Any:
-        """Run the second half of a call, and remember if it was left half done."""
+        """Run the second half of a call, and remember if it was left half done; of interrupts `__exit__` knows."""
         try:
             result = wait()
-        except (multiprocessing.TimeoutError, KeyboardInterrupt):
+        except multiprocessing.TimeoutError:
             self.abandoned = True
             raise
-        except BaseException:
+        except Exception:
             self.pending, self.abandoned = Pending.NOTHING, False
             raise
         self.pending, self.abandoned = Pending.NOTHING, False
         return result
+
+
+def _runs(frame: FrameType) -> bool:
+    """Whether a function has not ended yet, in whichever thread."""
+    # No variable here may hold a frame of the running stack: it would be a ring, which keeps `frame` and all it knows.
+    return any(_is_below(top, frame) for top in sys._current_frames().values())
+
+
+def _is_below(top: FrameType | None, frame: FrameType) -> bool:
+    while top is not None and top is not frame:
+        top = top.f_back
+    return top is not None

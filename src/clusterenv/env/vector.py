@@ -183,7 +183,6 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
             WorkerLost: a worker was lost and `on_loss="raise"`.
         """
         with self._turns:
-            self._turns.give_up_abandoned(options)
             self._begin_reset("reset", seed, options)
             return self._end_reset(None)
 
@@ -192,8 +191,6 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
     ) -> None:
         """The first half of `reset`."""
         with self._turns:
-            if self._turns.abandoned:
-                self._turns.give_up_abandoned(options)
             self._begin_reset("reset_async", seed, options)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
@@ -205,6 +202,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
     def _begin_reset(self, name: str, seed: object, options: object) -> None:
         seeds = checks.seeds_per_slot(seed, self.num_envs)
         slots, rest = checks.reset_options(options, self.num_envs)
+        # Nothing is given up for a reset of some slots: the others would lose it, and nobody would be told.
+        if len(slots) == self.num_envs and (name == "reset" or self._turns.abandoned):
+            self._turns.give_up()
         self._turns.begin(Pending.RESET, name)
         recovery = self._engine.recovery
         if len(slots) < self.num_envs and (recovery.must_reset or not recovery.was_reset):

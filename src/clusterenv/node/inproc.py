@@ -9,6 +9,7 @@ import numpy as np
 
 from clusterenv.node.base import Message
 from clusterenv.node.here import Here
+from clusterenv.transport.arena import Word
 from clusterenv.worker.loop import POLICY_CALLS, Reply, policy_problem
 from clusterenv.worker.report import BuildError, Report
 from clusterenv.worker.station import Station
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.base import Block
     from clusterenv.worker.describe import BlockDescription
+
+# In place of a slot, until a block has begun its step; afterwards it is -1.
+_NOT_BEGUN = -2
 
 
 class InprocNode(Here):
@@ -49,6 +53,7 @@ class InprocNode(Here):
         """Give the blocks the arena."""
         self._arena = arena
         self._wants = [arena.want[slots.start : slots.stop] for slots in self.blocks]
+        self._words, self._slot_words = arena.words, [arena.word(w, Word.SLOT) for w in range(len(self.blocks))]
         self._haves = [arena.have[slots.start : slots.stop] for slots in self.blocks]
         for worker, block in enumerate(self._running):
             block.bind(arena, worker, observation_space, action_space)
@@ -58,15 +63,29 @@ class InprocNode(Here):
         self, command: Command, workers: Sequence[int], actions: Mapping[int, Mapping[int, Any]] | None
     ) -> None:
         """Step the slots that are asked for, now."""
+        words = self._words
         for worker in workers:
             block = self._running[worker]
             self._stations[worker].note_step()
             want, have = self._wants[worker], self._haves[worker]
             rows = np.flatnonzero(want != have).tolist()
             values = block.actions(rows) if actions is None else [actions[worker][row][1] for row in rows]
-            if rows:
-                self._report.extend(block.step(rows, values))
-            have[rows] = want[rows]
+            words[self._slot_words[worker]] = _NOT_BEGUN
+            try:
+                if rows:
+                    self._report.extend(block.step(rows, values))
+                have[rows] = want[rows]
+            except BaseException:
+                self._note_finished(worker, rows)
+                raise
+
+    def _note_finished(self, worker: int, rows: Sequence[int]) -> None:
+        """A step was interrupted: asked again, no environment that has come to the end of it may step twice."""
+        block, slot = self._running[worker], self._words[self._slot_words[worker]]
+        if slot == _NOT_BEGUN or block.whole:
+            return
+        at = len(rows) if slot < 0 else rows.index(slot - block.slots.start)
+        self._haves[worker][rows[:at]] = self._wants[worker][rows[:at]]
 
     def check_sendable(self, actions: Sequence[Any]) -> None:
         """Anything can be handed over within a process."""
@@ -128,8 +147,8 @@ class InprocNode(Here):
             return Reply(error=policy_problem(error, name))
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
-        """What the blocks answered."""
-        return {worker: self._replies.pop(worker) for worker in workers}
+        """What the blocks answered; an interrupt may have taken some answers away."""
+        return {worker: self._replies.pop(worker) for worker in workers if worker in self._replies}
 
     def look(self) -> None:
         """Nothing can be lost here."""
