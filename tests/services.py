@@ -38,9 +38,9 @@ class SshServer:
         return str(self.folder / name)
 
 
-def needs_network() -> None:
-    """Skip the test, or fail it, if no network of namespaces can be made here."""
-    reason = why_not()
+def needs_network(*programs: str) -> None:
+    """Skip the test, or fail it, if no network of namespaces can be made here, or one of these programs is missing."""
+    reason = why_not(*programs)
     if reason is not None:
         _missing(reason)
 

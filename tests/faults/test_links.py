@@ -130,6 +130,7 @@ def test_a_link_that_flaps_costs_nothing(net: Network, tmp_path: pathlib.Path) -
 
 @pytest.mark.fault("F23")
 def test_packets_that_get_lost_make_it_slower_and_nothing_else(net: Network, tmp_path: pathlib.Path) -> None:
+    needs_network("iptables")
     head, node = net.hosts
     with playing(head, node, tmp_path, 8) as pair:
         seen = pair.batches(5)
@@ -145,6 +146,7 @@ def test_packets_that_get_lost_make_it_slower_and_nothing_else(net: Network, tmp
 @pytest.mark.parametrize("way", ["both ways", "the node is not heard", "the head is not heard"])
 def test_a_partition_ends_the_node_and_another_takes_its_place(net: Network, tmp_path: pathlib.Path, way: str) -> None:
     """Neither side is left in a half-alive state: the head gives the node up, and the node ends itself."""
+    needs_network("iptables")
     head, node = net.hosts
     sender, receiver = (head, node) if way == "the head is not heard" else (node, head)
     with playing(head, node, tmp_path, 8, "shrink", "5") as pair:

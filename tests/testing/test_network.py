@@ -62,6 +62,7 @@ def test_hosts_see_one_another_and_not_us(net: Network) -> None:
 
 
 def test_partitions(net: Network) -> None:
+    needs_network("iptables")
     one, other = net.hosts
     with net.partition(one, other):
         assert not reaches(one, other)
@@ -81,6 +82,7 @@ def test_a_cable_that_is_pulled_out(net: Network) -> None:
 
 
 def test_loss(net: Network) -> None:
+    needs_network("iptables")
     one, other = net.hosts
     with net.loss(other, 1.0):
         assert not reaches(one, other)
@@ -161,7 +163,8 @@ def test_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
         Network(1)
 
 
-def test_without_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("missing", "others"), [("tc", ()), ("iptables", ("iptables",))])
+def test_without_a_program(monkeypatch: pytest.MonkeyPatch, missing: str, others: tuple[str, ...]) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "tc" else f"/bin/{name}")
-    assert subject.why_not() == "network namespaces need the program 'tc', which is not installed"
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == missing else f"/bin/{name}")
+    assert subject.why_not(*others) == f"network namespaces need the program {missing!r}, which is not installed"

@@ -25,8 +25,11 @@ _NET = "198.18.0"
 MAX_HOSTS = 64
 
 
-def why_not() -> str | None:
+def why_not(*programs: str) -> str | None:
     """Why no network can be made here, or None if one can.
+
+    Args:
+        programs: what is needed besides, such as iptables for loss and partitions.
 
     Example:
         >>> why_not() is None or "network namespaces" in why_not()
@@ -36,7 +39,7 @@ def why_not() -> str | None:
         return "network namespaces need Linux"
     if os.geteuid() != 0:
         return "network namespaces need root"
-    for program in ("ip", "tc", "unshare", "nsenter"):
+    for program in ("ip", "tc", "unshare", "nsenter", *programs):
         if shutil.which(program) is None:
             return f"network namespaces need the program {program!r}, which is not installed"
     tried = subprocess.run([_program("unshare"), "--net", "true"], capture_output=True, timeout=_COMMAND_S, check=False)
