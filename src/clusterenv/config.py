@@ -46,7 +46,7 @@ class Timeouts:
     Attributes:
         start_s: from the start of a worker until its environments are built.
         reset_s: one `reset()` of a whole block.
-        step_s: one step of a whole block.
+        step_s: one step of a whole block, with the resets of episodes that have ended: all of them after a loss.
         call_s: one `call`, `get_attr`, `set_attr` or `render`.
         close_s: for the environments to close by themselves before they are ended.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,15 @@ def trained(runs: pathlib.Path, *arguments: str) -> str:
 def evaluated(capsys: Told, *arguments: str) -> dict[str, Any]:
     capsys.readouterr()
     assert main(["eval", *arguments, *HERE, "--json"]) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    told: dict[str, Any] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     return told
+
+
+def test_a_return_that_is_no_number_is_null_for_machines(
+    pole: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterenv.cli.evaluate.report", lambda *arguments: {"returns": [math.inf]})
+    assert evaluated(capsys, pole, "--episodes", "1") == {"returns": [None]}
 
 
 def test_it_says_what_came_of_it(pole: str, capsys: Told) -> None:

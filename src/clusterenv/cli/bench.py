@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from clusterenv.cli.exits import OK, say
+from clusterenv.cli.json_lines import json_line
 from clusterenv.clusters import Remote, Tcp
 from clusterenv.config import Inproc, parse_cluster, usable_cores
 from clusterenv.learners.common.config import check
@@ -105,7 +105,7 @@ def run(argv: list[str]) -> int:
     plan = decide(measured, most_envs=args.most_envs) if args.tune else None
     if args.json:
         told = {"measured": asdict(measured), "plan": None if plan is None else asdict(plan)}
-        say(json.dumps(told))
+        say(json_line(told))
         return OK
     for line in shown(measured):
         say(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import pathlib
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import tyro
 
 from clusterenv.cli.exits import OK, complain, say
+from clusterenv.cli.json_lines import json_line
 from clusterenv.config import check_num_envs, parse_cluster
 from clusterenv.errors import ConfigError
 from clusterenv.learners import catalog
@@ -96,7 +96,7 @@ def run(arguments: list[str]) -> int:
             films = _film(options, trained, network)
     finally:  # a film that cannot be made must not cost the scores
         if options.json:
-            say(json.dumps(report(options, trained, scores, films)))
+            say(json_line(report(options, trained, scores, films)))
     if not options.json:
         for film in films:
             say(film)

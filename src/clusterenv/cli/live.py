@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Group
 from rich.live import Live
@@ -12,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from clusterenv.cli.json_lines import json_line
 from clusterenv.metrics import keys
 from clusterenv.metrics.headline import SHORT_S, Headline
 
@@ -90,24 +89,6 @@ class JsonSink:
 
     def close(self) -> None:
         """Nothing is left to write."""
-
-
-def json_line(content: Any) -> str:
-    """As JSON, which knows no NaN and nothing infinite: they become null.
-
-    Example:
-        >>> json_line({"final_return": math.nan, "steps": 64})
-        '{"final_return": null, "steps": 64}'
-    """
-    return json.dumps(_finite(content), allow_nan=False)
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {name: _finite(value) for name, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def clock(seconds: float) -> str:

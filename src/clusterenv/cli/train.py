@@ -14,7 +14,8 @@ from rich.console import Console
 
 from clusterenv.cli.direct import direct_stdout, tell
 from clusterenv.cli.exits import FAILED, OK, banner, complain
-from clusterenv.cli.live import JsonSink, LiveSink, json_line
+from clusterenv.cli.json_lines import json_line
+from clusterenv.cli.live import JsonSink, LiveSink
 from clusterenv.cli.options import parse
 from clusterenv.clusters import Remote
 from clusterenv.config import parse_cluster
