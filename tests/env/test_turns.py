@@ -72,6 +72,20 @@ def test_a_reset_helps_wherever_the_interrupt_came(make: Make, name: str) -> Non
             raise AssertionError(f"after an interrupt at {where}") from error
 
 
+def test_a_reset_helps_after_an_interrupt_in_a_stream(make: Make) -> None:
+    def stream() -> None:
+        with envs.stream(2, slots=4) as batches:
+            next(batches)
+
+    envs = make(counting(4, length=100), timeouts=patient())
+    goes_on(envs)
+    for where in interrupted_everywhere(stream, *OURS, every=5):
+        try:
+            goes_on(envs)
+        except Exception as error:
+            raise AssertionError(f"after an interrupt at {where}") from error
+
+
 WAITS: dict[str, tuple[Callable[[ClusterEnv], Any], Any]] = {
     "reset": (lambda envs: envs.reset_wait()[0].tolist(), ZEROS),
     "step": (lambda envs: envs.step_wait()[0].tolist(), ONES),

@@ -79,12 +79,13 @@ def interrupted_at(owner: type, name: str, turn: int) -> Iterator[None]:
             yield
 
 
-def interrupted_everywhere(act: Callable[[], Any], *places: str) -> Iterator[str]:
+def interrupted_everywhere(act: Callable[[], Any], *places: str, every: int = 1) -> Iterator[str]:
     """Ctrl-C comes in `act` at every line, and every end of a function, of files with these parts in their paths.
 
-    Yields after each, and says where it came. Whoever takes them makes everything ready for the next `act`.
+    Yields after each, and says where it came. Whoever takes them makes everything ready for the next `act`. Where that
+    are too many, `every` leaves out those in between.
     """
-    for number in itertools.count(1):
+    for number in itertools.count(1, every):
         where = _interrupted_once(act, places, number)
         if where is None:
             return

@@ -11,8 +11,11 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from clusterenv import ClusterEnv
+from clusterenv.node.inproc import InprocNode
+from tests.env.policies import Linear
+from tests.faults.interrupts import interrupted_at
 from tests.faults.kit import batch, each
-from tests.zoo import CountingEnv
+from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,3 +91,20 @@ def test_a_vectorised_block_is_asked_again() -> None:
         envs.step(np.ones(3, np.int64))
     assert envs.step_wait()[1].tolist() == [1, 1, 1]
     envs.close()
+
+
+def test_orders_of_a_stream_whose_end_was_interrupted_are_forgotten_by_the_next() -> None:
+    with batch(counting(2, length=100), cluster="inproc") as envs:
+        envs.reset(seed=0)
+        envs.attach(Linear(choices=3), seed=0)
+        stream = envs.stream(2, slots=2)
+        next(stream)
+        with interrupted_at(InprocNode, "tell", 1):
+            stream.close()
+        envs.reset(seed=0)
+        with envs.stream(3, slots=2) as batches:
+            assert next(batches).obs[:, 0, 1].tolist() == [0, 1, 2, 3]
+            node = envs._engine.node
+            assert isinstance(node, InprocNode)
+            buffers = [order[0] for _, order in node._orders]
+            assert len(set(buffers)) == len(buffers), "no buffer is to be filled twice"

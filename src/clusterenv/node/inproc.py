@@ -118,7 +118,7 @@ class InprocNode(Here):
     def tell(self, worker: int, order: tuple[Any, ...] | None) -> None:
         """Note an order; `played` carries it out."""
         if order is None:
-            self._orders = [entry for entry in self._orders if entry[0] != worker]
+            self._forget_orders(worker)
             self._replies[worker] = Reply()
         else:
             self._orders.append((worker, order))
@@ -136,6 +136,7 @@ class InprocNode(Here):
 
     def _answer(self, worker: int, name: str, arguments: tuple[Any, ...]) -> Reply:
         if name == "stream":
+            self._forget_orders(worker)  # of a stream whose end was interrupted
             return Reply()
         try:
             return Reply(getattr(self._stations[worker], name)(*arguments))
@@ -145,6 +146,9 @@ class InprocNode(Here):
             if name not in POLICY_CALLS:
                 raise
             return Reply(error=policy_problem(error, name))
+
+    def _forget_orders(self, worker: int) -> None:
+        self._orders = [entry for entry in self._orders if entry[0] != worker]
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """What the blocks answered; an interrupt may have taken some answers away."""
