@@ -173,4 +173,9 @@ def test_a_job_is_cancelled_by_name_when_its_id_never_came(
     with pytest.raises(LaunchError, match="sbatch told no job id: Stapelauftrag angenommen"):
         launcher.start(node.job())
     words = ["scontrol", "-o", "show", "job", (tmp_path / "id").read_text().strip()]
-    assert "JobState=CANCELLED" in subprocess.run(words, capture_output=True, check=True, text=True).stdout
+
+    def told() -> str:
+        return subprocess.run(words, capture_output=True, check=True, text=True).stdout
+
+    # Slurm takes the order first, and then a moment to carry it out.
+    wait_until(lambda: "JobState=CANCELLED" in told(), LIMIT_S, told)
