@@ -150,14 +150,6 @@ def test_steps_of_some_rows_leave_the_others_as_they_are() -> None:
         assert columns.episode_length[0].tolist() == [0, 0], "each was stepped by others once"
 
 
-def test_the_rows_of_a_step_are_those_that_are_asked_for() -> None:
-    with stage(Memory()) as playing:
-        playing.bound.arena.want[1] += 1
-        playing.station.note_step()
-        _, columns = playing.play()
-        assert columns.first[0].tolist() == [True, False]
-
-
 def test_another_policy_finds_episodes_where_they_begin() -> None:
     with stage(Memory(), ends_after(4), steps=4) as playing:
         playing.play()

@@ -66,9 +66,9 @@ class InprocNode(Here):
         words = self._words
         for worker in workers:
             block = self._running[worker]
-            self._stations[worker].note_step()
             want, have = self._wants[worker], self._haves[worker]
             rows = np.flatnonzero(want != have).tolist()
+            self._stations[worker].note_step(rows)
             values = block.actions(rows) if actions is None else [actions[worker][row][1] for row in rows]
             words[self._slot_words[worker]] = _NOT_BEGUN
             try:
