@@ -79,30 +79,35 @@ def interrupted_at(owner: type, name: str, turn: int) -> Iterator[None]:
             yield
 
 
-def interrupted_everywhere(act: Callable[[], Any], *places: str, every: int = 1) -> Iterator[str]:
+def interrupted_everywhere(
+    act: Callable[[], Any], *places: str, every: int = 1, opcodes: bool = False
+) -> Iterator[str]:
     """Ctrl-C comes in `act` at every line, and every end of a function, of files with these parts in their paths.
 
     Yields after each, and says where it came. Whoever takes them makes everything ready for the next `act`. Where that
-    are too many, `every` leaves out those in between.
+    are too many, `every` leaves out those in between; where lines are too coarse, `opcodes` stops within them, too.
     """
     for number in itertools.count(1, every):
-        where = _interrupted_once(act, places, number)
+        where = _interrupted_once(act, places, number, opcodes=opcodes)
         if where is None:
             return
         yield where
 
 
-def _interrupted_once(act: Callable[[], Any], places: tuple[str, ...], number: int) -> str | None:
+def _interrupted_once(
+    act: Callable[[], Any], places: tuple[str, ...], number: int, *, opcodes: bool = False
+) -> str | None:
     """Act, with Ctrl-C at the moment with this number. Returns where that was, or None if there is none."""
     moments = itertools.count(1)
     where: str | None = None
 
     def on_call(frame: FrameType, event: str, argument: object) -> Any:
+        frame.f_trace_opcodes = opcodes
         return on_line if any(place in frame.f_code.co_filename for place in places) else None
 
     def on_line(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal where
-        if event in ("line", "return") and next(moments) == number:
+        if event in ("line", "return", "opcode") and next(moments) == number:
             sys.settrace(usual)
             where = f"{event} {frame.f_code.co_filename}:{frame.f_lineno}"
             raise KeyboardInterrupt

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -14,6 +13,7 @@ from clusterenv.errors import LaunchError
 from clusterenv.transport import wake as wake_module
 from clusterenv.transport.arena import Arena, ArenaSpec, Word
 from clusterenv.transport.wake import Signal, check_supported, fence, sleep_while, wake
+from tests.faults.interrupts import interrupted_everywhere
 from tests.transport.peers import other_process
 from tests.zoo import wait_until
 
@@ -125,38 +125,14 @@ def test_several_sleepers_are_all_woken() -> None:
 
 
 def test_an_interrupt_anywhere_in_a_fence_does_not_stop_the_next_one() -> None:
-    cut_short = 0
-    while interrupted_in_fence(cut_short + 1):
-        cut_short += 1
+    moments = 0
+    for where in interrupted_everywhere(fence, "transport/wake.py", opcodes=True):
+        moments += 1
         other = threading.Thread(target=fence, daemon=True)
         other.start()
         other.join(LONG_S)
-        assert not other.is_alive(), f"interrupted before instruction {cut_short}, it has left something locked"
-    assert cut_short > 0
-
-
-def interrupted_in_fence(instruction: int) -> bool:
-    """Call it, and stop it before an instruction of its code, as Ctrl-C may do it; whether it came that far."""
-
-    def stop(frame: Any, event: str, arg: Any) -> Any:
-        nonlocal instruction
-        if frame.f_code is not fence.__code__:
-            return None
-        frame.f_trace_opcodes = True
-        instruction -= event == "opcode"
-        if instruction == 0:
-            raise KeyboardInterrupt
-        return stop
-
-    before = sys.gettrace()
-    sys.settrace(stop)
-    try:
-        fence()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
+        assert not other.is_alive(), f"interrupted at {where}, it has left something locked"
+    assert moments > 0
 
 
 def test_nobody_is_woken_who_does_not_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
