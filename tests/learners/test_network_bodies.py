@@ -130,6 +130,20 @@ def test_a_residual_branch_leaves_its_input_alone() -> None:
 # Which network one gets.
 
 
+@pytest.mark.parametrize("kind", BODIES)
+def test_at_first_a_ball_that_moves_changes_what_is_seen(kind: Any) -> None:
+    """With torch's own first weights the features differ by 0.01 or 0.02, and Pong is not learned."""
+    screens = torch.full((16, 4, 84, 84), 87, dtype=torch.uint8)
+    for at, screen in enumerate(screens):
+        screen[:, 5 * at : 5 * at + 2, 40:42] = 236
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        features = ImageBody(ATARI, kind, (256,), normalize=False)(screens)
+    differ = (features - features.mean(0)).norm(dim=1).mean().item()
+    assert 0.1 < differ < 10
+    assert features.norm(dim=1).mean() < 100  # a signal that grows from layer to layer would be as bad
+
+
 def test_without_images_and_memory_nothing_is_shared() -> None:
     assert isinstance(make_network(ROW, spaces.Discrete(2)), ActorCritic)
     shared = make_network(ROW, spaces.Discrete(2), shared=True, hidden=(16,))

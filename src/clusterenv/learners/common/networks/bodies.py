@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.networks.encoding import Encoder, Normalizer
-from clusterenv.learners.common.networks.layers import relu_layers, tanh_layers
+from clusterenv.learners.common.networks.layers import GAIN, convolution, relu_layers, tanh_layers
 from clusterenv.spaces import array_spaces, leaves_of, take_apart
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class ImageBody(nn.Module):
         channels, *size = _channels_first(torch.zeros(1, *self.shape)).shape[1:]
         self.convolutions = _KINDS[kind](channels)
         features = _features_of(self.convolutions, channels, size, kind)
-        self.layers = nn.Sequential(*relu_layers(features, hidden))
+        self.layers = nn.Sequential(*relu_layers(features, hidden, gain=GAIN))
         self.encoder = Encoder(spaces.Tuple(leaves)) if leaves else None
         beside = 0 if self.encoder is None else self.encoder.size
         self.normalizer = Normalizer(beside) if normalize and beside else None
@@ -147,16 +147,16 @@ def _features_of(convolutions: nn.Module, channels: int, size: Sequence[int], ki
 def _shallow(channels: int) -> nn.Sequential:
     """The small network of IMPALA."""
     return nn.Sequential(
-        nn.Conv2d(channels, 16, 8, stride=4), nn.ReLU(), nn.Conv2d(16, 32, 4, stride=2), nn.ReLU(), nn.Flatten()
+        convolution(channels, 16, 8, stride=4), nn.ReLU(), convolution(16, 32, 4, stride=2), nn.ReLU(), nn.Flatten()
     )
 
 
 def _nature(channels: int) -> nn.Sequential:
     """The network of DQN."""
     return nn.Sequential(
-        *(nn.Conv2d(channels, 32, 8, stride=4), nn.ReLU()),
-        *(nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
-        *(nn.Conv2d(64, 64, 3), nn.ReLU()),
+        *(convolution(channels, 32, 8, stride=4), nn.ReLU()),
+        *(convolution(32, 64, 4, stride=2), nn.ReLU()),
+        *(convolution(64, 64, 3), nn.ReLU()),
         nn.Flatten(),
     )
 
@@ -166,7 +166,7 @@ def _deep(channels: int) -> nn.Sequential:
     sections: list[nn.Module] = []
     for filters in (16, 32, 32):
         sections += [
-            nn.Conv2d(channels, filters, 3, padding=1),
+            convolution(channels, filters, 3, padding=1),
             nn.MaxPool2d(3, stride=2, padding=1),
             Residual(filters),
             Residual(filters),
@@ -184,7 +184,8 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        # No ReLU in place: the first would change what the result is added to.
+        # No ReLU in place: the first would change what the result is added to. Torch's own weights: small ones let a
+        # branch add little at first, where six orthogonal ones in a row would make the signal 15 times as large.
         self.branch = nn.Sequential(
             *(nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)),
             *(nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)),
