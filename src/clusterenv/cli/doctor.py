@@ -15,8 +15,8 @@ from clusterenv.config import parse_cluster
 
 if TYPE_CHECKING:
     from clusterenv.config import Cluster
-    from clusterenv.node.host import Host
     from clusterenv.node.remote import RemoteNode
+    from clusterenv.wire.messages import Hello
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +61,15 @@ def _look_at_nodes(cluster: Remote) -> None:
     began = time.monotonic()
     try:
         hosts, _ = joining.gather(num_envs=cluster.nodes * 10_000)
-        _say_nodes(hosts, f"joined within {time.monotonic() - began:.1f} s, through {joining.heads}")
+        members = [host.hello for host in hosts]
+        _say_nodes(members, f"joined within {time.monotonic() - began:.1f} s, through {joining.heads}")
     finally:
         joining.close(5.0)
 
 
-def _say_nodes(hosts: list[Host], how: str) -> None:
-    say(f"ok  {len(hosts)} nodes {how}")
-    for host in hosts:
-        hello = host.hello
+def _say_nodes(members: list[Hello], how: str) -> None:
+    say(f"ok  {len(members)} nodes {how}")
+    for hello in members:
         say(
             f"ok  node {hello.name}: {hello.cores} cores, Python {hello.python}, Gymnasium {hello.gymnasium}, "
             f"clusterenv {hello.clusterenv}"
@@ -86,10 +86,9 @@ def _step(cluster: Cluster, env_id: str) -> None:
         if isinstance(cluster, Remote):
             # Looked at while they are there: who starts nodes by hand shall do it once.
             node = cast("RemoteNode", envs._engine.node)
-            hosts = node._crew.hosts
-            _say_nodes(hosts, f"joined, through {node._joining.heads}")
-            if len(hosts) < count:
-                on, why = f"{len(hosts)} of {count} nodes", "; the others were started with fewer workers"
+            _say_nodes(node.members, f"joined, through {node.heads}")
+            if len(node.members) < count:
+                on, why = f"{len(node.members)} of {count} nodes", "; the others were started with fewer workers"
         envs.reset(seed=0)
         envs.step(envs.action_space.sample())
     say(f"ok  {env_id} was built and stepped on {on} within {time.monotonic() - began:.1f} s{why}")

@@ -20,13 +20,13 @@ from clusterenv.node.crew import Crew
 from clusterenv.node.joining import AT_ONCE, Joining
 from clusterenv.node.lending import Lending
 from clusterenv.node.mail import Mail
-from clusterenv.node.records import CODEC, attachment_to_data, check_reply, unpack_report
+from clusterenv.node.records import CODEC, attachment_to_data, unpack_report
+from clusterenv.node.replacing import Replacements
 from clusterenv.node.returning import Returns
 from clusterenv.node.rows import copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
 from clusterenv.transport.arena import Command
 from clusterenv.wire import messages as m
-from clusterenv.worker.loop import Reply
 from clusterenv.worker.report import Report
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.actor import Attachment
     from clusterenv.worker.describe import BlockDescription
+    from clusterenv.worker.loop import Reply
 
 _logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class RemoteNode:
         self._crew = Crew()
         self._returns = Returns(self._joining, self._crew, self._give_up)
         self._lending = Lending()
-        self._problems: dict[int, Reply | None] = {}  # of replacements
+        self._replacements = Replacements(self._crew, self._returns)
         self._losses: list[Loss] = []
         self._report = Report()
         self._stepping: set[int] = set()  # hosts in lock step
@@ -82,6 +83,16 @@ class RemoteNode:
     def blocks(self) -> list[range]:
         """The slots of each worker, once the nodes have joined."""
         return self._crew.blocks
+
+    @property
+    def members(self) -> list[m.Hello]:
+        """What each node that has joined said of itself."""
+        return [host.hello for host in self._crew.hosts]
+
+    @property
+    def heads(self) -> str:
+        """The addresses that nodes were told to join at."""
+        return self._joining.heads
 
     # Start.
 
@@ -277,62 +288,26 @@ class RemoteNode:
 
     def replace(self, worker: int, seeds: Sequence[int | None], *, patient: bool = False) -> None:
         """Start a fresh worker in the place of a lost one; do not wait for it."""
-        host, mine = self._crew.host_of(worker), self._crew.within(worker)
-        if host.lost:
-            self._returns.expect(host, mine, seeds, patient=patient)
-            return
-        host.lives[mine] += 1
-        life = host.lives[mine]
-        self._problems.pop(worker, None)
-
-        def replaced(answer: m.Answer, frames: Sequence[Any]) -> None:
-            if host.lives[mine] != life:
-                return  # it came too late, and was replaced again
-            if answer.error:
-                self._problems[worker] = Reply(error=answer.error)
-                return
-            problem, pid = CODEC.unpack(answer.value)
-            if problem is not None:
-                check_reply(problem, self._crew.blocks[worker], "replace")
-            if not isinstance(pid, int | None):
-                raise ProtocolError(f"a replacement was answered with a process {str(pid)[:80]}.")
-            self._problems[worker] = problem
-            self._crew.pids[worker] = pid
-            self._crew.alive[worker] = problem is None
-
-        host.ask(m.Replace, replaced, worker=mine, seeds=list(seeds), limit_s=self._start_s)
+        self._replacements.begin(worker, seeds, self._start_s, patient=patient)
 
     def ready(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """Wait for replacements to be built; return what went wrong with those that could not be."""
         self._returns.hurry()
-        self._wait_while(self._tend, None)  # each has limits of its own
-
-        def building(worker: int) -> bool:
-            dead = not self._crew.alive[worker] and not self._crew.host_of(worker).lost
-            return dead and worker not in self._problems
-
-        self._wait_while(lambda: any(building(worker) for worker in workers), limit_s)
-        problems = {worker: self._problems.pop(worker, None) for worker in workers}
+        self._wait_while(self._replacements.tend, None)  # each has limits of its own
+        self._wait_while(lambda: any(map(self._replacements.building, workers)), limit_s)
+        came = self._replacements.take(workers)
         known = {loss.worker for loss in self._losses}  # one that was built may be lost before the last of them is
         for worker in workers:
-            if problems[worker] is None and not self._crew.alive[worker] and worker not in known:
+            if came.get(worker) is None and not self._crew.alive[worker] and worker not in known:
                 host = self._crew.host_of(worker)
                 cause = host.cause or f"it did not come back within {limit_s} s"
                 self._losses.append(Loss(worker, cause, None, None, fault=host.fault))
-        return {worker: problem for worker, problem in problems.items() if problem is not None}
+        return {worker: problem for worker, problem in came.items() if problem is not None}
 
     def built(self, workers: Sequence[int]) -> dict[int, Reply | None]:
         """The replacements that are there by now, each with what went wrong, or None. Waits for nobody."""
-        self._tend()
-        return {worker: self._problems.pop(worker) for worker in workers if worker in self._problems}
-
-    def _tend(self) -> bool:
-        """Help lost hosts on their way back; whether any are still on it."""
-        for host, pids in self._returns.tend():
-            for worker, pid in zip(host.workers, pids, strict=True):
-                self._crew.alive[worker], self._crew.pids[worker] = True, pid
-                self._problems[worker] = None
-        return self._returns.any
+        self._replacements.tend()
+        return self._replacements.take(workers)
 
     def alive(self, worker: int) -> bool:
         """Whether a worker is not lost."""
