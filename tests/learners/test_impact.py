@@ -151,7 +151,6 @@ def test_a_checkpoint_without_a_sum_of_divergences_is_taken() -> None:
         ({"rho": 0.0}, r"rho=0\.0 must be more than 0"),
         ({"clip": -1.0}, "clip"),
         ({"target_every": -1}, "target_every=-1 must be at least 0"),
-        ({"vtrace_lambda": 1.5}, r"vtrace_lambda=1\.5 must be at most 1"),
         ({"kl_target": 0.01}, r"kl_target=0\.01 with kl_coef=0 would do nothing.* Set kl_coef too"),
         ({"total_steps": 10}, "less than one batch"),
     ],

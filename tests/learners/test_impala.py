@@ -74,9 +74,6 @@ def test_a_checkpoint_without_a_count_of_updates_is_taken() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rho_bar": 0.5}, r"rho_bar=0\.5 is less than c_bar=1\.0"),
-        ({"vtrace_lambda": 1.5}, r"vtrace_lambda=1\.5 must be at most 1"),
-        ({"publish_every": 0}, "publish_every=0 must be at least 1"),
         ({"lstm": -1}, "lstm=-1 must be at least 0"),
         ({"rmsprop_eps": 0.0}, "rmsprop_eps"),
         ({"total_steps": 10}, "less than one batch"),

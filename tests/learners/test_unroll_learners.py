@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 
+from clusterenv.errors import ConfigError
 from clusterenv.learners import catalog
 from clusterenv.learners.common.checkpoint import Checkpoints
 from clusterenv.learners.common.sync import SyncConfig
 from clusterenv.metrics import keys
 from clusterenv.metrics.recorder import Recorder
+from tests.learners.batches import SPACES, N, T, made_up
 from tests.learners.envs import KINDS
 from tests.learners.runs import LEVER, Notebook
 
@@ -124,3 +128,29 @@ def test_a_run_goes_on_where_it_was_saved(make: Make, tmp_path: pathlib.Path) ->
     assert update.global_step == 1280
     moved = [(a - b).abs().max() for a, b in zip(first.network.parameters(), second.network.parameters(), strict=True)]
     assert 0 < max(moved) < 0.5
+
+
+@pytest.mark.parametrize("setting", [{"rho_bar": 1.5}, {"c_bar": 0.5}, {"vtrace_lambda": 0.5}, {"gamma": 0.9}], ids=str)
+def test_the_settings_of_v_trace_reach_it(make: Make, setting: dict[str, Any]) -> None:
+    def learned(changes: dict[str, Any]) -> Any:
+        # Twice as probable to the learner as to who acted, so that the bars have something to cut.
+        batch = made_up(logp=np.full((T, N), np.log(0.25), np.float32))
+        subject = make(changes).make_updater(*SPACES)
+        subject.update(batch, 1.0, lambda: None)
+        return parameters_to_vector(subject.network.parameters())
+
+    assert not torch.equal(learned({}), learned(setting))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rho_bar": 0.5}, r"rho_bar=0\.5 is less than c_bar=1\.0"),
+        ({"c_bar": 0.0}, r"c_bar=0\.0 must be more than 0"),
+        ({"vtrace_lambda": 1.5}, r"vtrace_lambda=1\.5 must be at most 1"),
+        ({"publish_every": 0}, "publish_every=0 must be at least 1"),
+    ],
+)
+def test_settings_of_v_trace_that_do_not_fit_are_refused(make: Make, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(settings)

@@ -235,6 +235,43 @@ class UnrollConfig(ActorCriticConfig):
         return input_wrappers(self.last_inputs)
 
 
+@dataclass(frozen=True, kw_only=True)
+class VTraceConfig(UnrollConfig):
+    """The settings of learners on a stream of unrolls, whose targets and advantages V-trace corrects."""
+
+    mode: Mode = "stream"
+    """stream: nobody waits, data may be stale; lock step: workers wait while the learner learns"""
+    rollout_steps: int = 20
+    """steps of each environment in a batch"""
+    learning_rate: float = 2e-3
+    """of the optimiser"""
+    max_grad_norm: float = 40.0
+    """a longer gradient is cut to this"""
+    record_every: int = 20
+    """updates between two rows of metrics"""
+
+    rho_bar: float = 1.0
+    """importance ratios above this are cut in the targets and advantages"""
+    c_bar: float = 1.0
+    """importance ratios above this are cut in the trace; a little more than 1 keeps long traces of nearly fresh data"""
+    vtrace_lambda: float = 1.0
+    """shortens the trace as in generalised advantage estimation; 1 as published"""
+    publish_every: int = 1
+    """updates between two versions"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("vtrace_lambda", self.vtrace_lambda, least=0, most=1)
+        check("publish_every", self.publish_every, least=1)
+        for name in ("rho_bar", "c_bar"):
+            check(name, getattr(self, name), above=0)
+        if self.rho_bar < self.c_bar:
+            raise ConfigError(
+                f"rho_bar={self.rho_bar} is less than c_bar={self.c_bar}: then values would travel back further than "
+                "they are weighed, and V-trace is not known to converge. Raise the one or lower the other."
+            )
+
+
 def input_wrappers(last_inputs: bool) -> tuple[Callable[[Any], Any], ...]:
     """What shows a policy its last action and reward, if it is to see them."""
     if not last_inputs:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clusterenv.env.batch import Batch
-    from clusterenv.learners.common.config import UnrollConfig
+    from clusterenv.learners.common.config import UnrollConfig, VTraceConfig
     from clusterenv.learners.common.networks import Network
     from clusterenv.learners.common.vtrace import VTrace
 
@@ -76,17 +76,15 @@ def read(network: Network, batch: Batch, task: Tensor | None = None) -> Said:
     return Said(params, logp, value[:-1], next_value)
 
 
-def corrected(
-    config: UnrollConfig,
-    batch: Batch,
-    said: Said,
-    log_ratio: Tensor,
-    *,
-    lam: float,
-    rho_bar: float = 1.0,
-    c_bar: float = 1.0,
-) -> VTrace:
-    """V-trace of a batch, with the rewards that the learner is to see."""
+def corrected(config: VTraceConfig, batch: Batch, said: Said, log_ratio: Tensor) -> VTrace:
+    """V-trace of a batch, with the rewards that the learner is to see.
+
+    Args:
+        config: the settings.
+        batch: what was played.
+        said: by the network that learns.
+        log_ratio: [T, N], of the policy whose value is learned to the one that acted.
+    """
     return vtrace(
         log_ratio=log_ratio,
         reward=rewards.for_learner(config, batch.reward),
@@ -94,10 +92,10 @@ def corrected(
         next_value=said.next_value,
         ended=batch.terminated | batch.truncated,
         gamma=config.gamma,
-        rho_bar=rho_bar,
-        c_bar=c_bar,
-        pg_rho_bar=rho_bar,
-        lam=lam,
+        rho_bar=config.rho_bar,
+        c_bar=config.c_bar,
+        pg_rho_bar=config.rho_bar,
+        lam=config.vtrace_lambda,
     )
 
 

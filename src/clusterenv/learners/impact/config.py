@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from clusterenv.errors import ConfigError
-from clusterenv.learners.common.config import Mode, UnrollConfig, check
+from clusterenv.learners.common.config import VTraceConfig, check
 
 
 @dataclass(frozen=True, kw_only=True)
-class IMPACTConfig(UnrollConfig):
+class IMPACTConfig(VTraceConfig):
     """Train an agent with IMPACT: old batches are used several times, anchored by a target network.
 
     Its three parts can be left out one by one: `target_every=0` has no target network, `buffer_batches=1` with
@@ -22,17 +22,6 @@ class IMPACTConfig(UnrollConfig):
     """
 
     aps_threshold: ClassVar[float] = 0.01
-
-    mode: Mode = "stream"
-    """stream: nobody waits, data may be stale; lock step: workers wait while the learner learns"""
-    rollout_steps: int = 20
-    """steps of each environment in a batch"""
-    learning_rate: float = 2e-3
-    """of Adam"""
-    max_grad_norm: float = 40.0
-    """a longer gradient is cut to this"""
-    record_every: int = 20
-    """updates between two rows of metrics"""
 
     buffer_batches: int = 4
     """batches that are kept; in lock step there is never more than one, as workers play the next when it is used up"""
@@ -48,20 +37,16 @@ class IMPACTConfig(UnrollConfig):
     """a ratio of actor to target above this is cut; None cuts nothing, which leaves the ratio of learner to target"""
     clip: float = 0.3
     """how far the ratio may move from 1 before its gradient is cut"""
-    vtrace_lambda: float = 1.0
-    """shortens the trace as in generalised advantage estimation"""
     normalize_advantage: bool = False
     """give the advantages of each batch mean 0 and deviation 1"""
     kl_coef: float = 0.0
     """weight of the divergence from the target network at the start; it follows `kl_target`"""
     kl_target: float = 0.04
     """mean divergence from the target network that `kl_coef` is steered towards, in nats; only with `kl_coef`"""
-    publish_every: int = 1
-    """updates between two versions"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("buffer_batches", "uses", "publish_every"):
+        for name in ("buffer_batches", "uses"):
             check(name, getattr(self, name), least=1)
         for name in ("target_every", "kl_coef"):
             check(name, getattr(self, name), least=0)
@@ -69,7 +54,6 @@ class IMPACTConfig(UnrollConfig):
             check(name, getattr(self, name), above=0)
         if self.rho is not None:
             check("rho", self.rho, above=0)
-        check("vtrace_lambda", self.vtrace_lambda, least=0, most=1)
         if self.kl_coef == 0 and self.kl_target != IMPACTConfig.kl_target:
             raise ConfigError(
                 f"kl_target={self.kl_target} with kl_coef=0 would do nothing: it is what a kl_coef above 0 is steered "

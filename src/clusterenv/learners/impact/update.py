@@ -98,7 +98,7 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         config, network = self.config, self.network
         said = unrolls.read(network, batch)
         anchor = self._anchor(batch, said)
-        aim = unrolls.corrected(config, batch, said, anchor.log_ratio, lam=config.vtrace_lambda)
+        aim = unrolls.corrected(config, batch, said, anchor.log_ratio)
         advantage = aim.advantage
         if config.normalize_advantage:
             advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)

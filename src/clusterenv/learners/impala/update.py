@@ -40,9 +40,7 @@ class IMPALAUpdater(Updater[IMPALAConfig, Network]):
         said = unrolls.read(network, batch)
         log_ratio = said.logp.detach() - batch.logp
         weighed = log_ratio if config.correction == "v-trace" else torch.zeros_like(log_ratio)
-        aim = unrolls.corrected(
-            config, batch, said, weighed, lam=config.vtrace_lambda, rho_bar=config.rho_bar, c_bar=config.c_bar
-        )
+        aim = unrolls.corrected(config, batch, said, weighed)
         told = loss(
             said.logp,
             torch_distributions.entropy(network.distribution, said.params),
