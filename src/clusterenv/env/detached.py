@@ -23,7 +23,7 @@ from clusterenv.policy.adapters import as_policy
 from clusterenv.policy.base import at_slots, check_slots, whole_number
 from clusterenv.policy.protocol import Policy
 from clusterenv.spaces import leaves_of
-from clusterenv.sync.codec import EncodeOnce, decode
+from clusterenv.sync.codec import EncodeOnce
 from clusterenv.sync.rules import Reason, Situation
 from clusterenv.sync.versions import Version
 from clusterenv.sync.weights import WeightSpec
@@ -293,10 +293,10 @@ class Detached:
                 self._move(copy, reason)
 
     def _move(self, copy: _Copy, reason: Reason) -> None:
-        """One sync: encode, decode as the host does, and let it have them."""
+        """One sync: encode, and let the host have them."""
         with self.tally.time("encode"):
             encoded = self._once.encode(copy.held)
-            decoded = decode(self._spec, encoded, copy.held)
+            decoded = self._once.target()  # by the hash that travels with them: a host that decodes others refuses them
             self.engine.node.give(copy.host, self._memory, encoded, decoded)
             copy.held = decoded  # last: after an interrupt the workers hold this, or what they held before
         copy.sync_bytes = encoded.nbytes
