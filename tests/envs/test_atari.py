@@ -24,13 +24,13 @@ def make(game: str = "Breakout", **options: Any) -> Any:
     return gymnasium.make("clusterenv/Atari-v0", game=game, **options).unwrapped
 
 
-def theirs(game: str) -> Any:
+def theirs(game: str, frame_skip: int) -> Any:
     """The same game with Gymnasium's wrappers."""
     import ale_py
 
     gymnasium.register_envs(ale_py)
     raw = gymnasium.make(f"{game}NoFrameskip-v4")
-    return gymnasium.wrappers.AtariPreprocessing(raw, noop_max=0, frame_skip=4, terminal_on_life_loss=False)
+    return gymnasium.wrappers.AtariPreprocessing(raw, noop_max=0, frame_skip=frame_skip, terminal_on_life_loss=False)
 
 
 def frame_number(env: Any) -> int:
@@ -41,9 +41,11 @@ def test_gymnasium_finds_nothing_wrong() -> None:
     check_env(make("Pong", render_mode="rgb_array"), skip_render_check=True)
 
 
-@pytest.mark.parametrize("game", ["Breakout", "SpaceInvaders", "Pong"])
-def test_frames_and_rewards_are_those_of_gymnasiums_preprocessing(game: str) -> None:
-    mine, other = make(game, **PLAIN), theirs(game)
+@pytest.mark.parametrize(
+    ("game", "frame_skip"), [("Breakout", 4), ("SpaceInvaders", 4), ("Pong", 4), ("Pong", 2), ("Pong", 1)]
+)
+def test_frames_and_rewards_are_those_of_gymnasiums_preprocessing(game: str, frame_skip: int) -> None:
+    mine, other = make(game, frame_skip=frame_skip, **PLAIN), theirs(game, frame_skip)
     stack, _ = mine.reset(seed=1)
     frame, _ = other.reset(seed=1)
     frames = [frame] * 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 from clusterenv.env.make import make_vec
@@ -12,6 +13,7 @@ from clusterenv.learners import catalog
 from clusterenv.learners.common.source import HeadSource, WorkerSource, source_for
 from clusterenv.learners.common.sync import SyncConfig
 from clusterenv.learners.impala import IMPALA, IMPALAConfig
+from clusterenv.learners.ppo import PPO, PPOConfig
 from tests.learners import envs as _envs  # noqa: F401  # registers the environments
 from tests.learners.runs import LEVER
 
@@ -38,6 +40,26 @@ def test_every_learner_takes_either(name: str, inference: str) -> None:
     assert told.publishes > 0
     assert (told.syncs == 0) == (inference == "head")
     assert ("inference" in learner.stats) == (inference == "head")
+
+
+@pytest.mark.parametrize("inference", ["worker", "head"])
+def test_a_resumed_run_does_not_play_the_same_again(inference: Any) -> None:
+    config = PPOConfig(
+        env_id="CartPole-v1", num_envs=4, mode="stream", stream_slots=4, rollout_steps=8, **ACTS[inference]
+    )
+
+    def first_batch(epoch: int) -> Any:
+        with make_vec(config.env_id, 4, cluster="inproc") as envs:
+            policy = PPO(config).make_updater(envs.single_observation_space, envs.single_action_space).acting
+            with source_for(envs, policy, config, epoch=epoch) as source:
+                batch = source.next()
+                return batch.obs[0].copy(), batch.action.copy()
+
+    (seen, done), (seen_again, done_again), (new, other) = first_batch(0), first_batch(0), first_batch(1)
+    np.testing.assert_array_equal(seen, seen_again)
+    np.testing.assert_array_equal(done, done_again)
+    assert not np.isin(new, seen).any()
+    assert not np.array_equal(other, done)
 
 
 @pytest.mark.parametrize(("inference", "kind"), [("worker", WorkerSource), ("head", HeadSource)])

@@ -228,6 +228,38 @@ def test_same_step_resets_a_replacement_at_once() -> None:
         assert merged["env_error"] == "ValueError: at 2"
 
 
+def starts_badly(env: ScriptedEnv) -> Any:
+    if env.resets == 2:
+        raise OSError("no simulator")
+    return observed(0, env.resets), {"r": 1}
+
+
+def test_the_last_step_of_an_episode_stands_if_the_reset_after_it_raises() -> None:
+    with bound(lambda: ScriptedEnv(ends_after(2), starts_badly), SAME) as block:
+        block.reset([10])
+        block.step()
+        report = block.step()
+        assert (block.flags, block.arena.reward.tolist()) == ([(True, False)], [2.0])
+        assert block.observation == [[0, 1]], "of the fresh environment"
+        assert block.made[1].seeds == [fresh_seed(10, 0, 1)]
+        (failure,) = report.failures
+        assert (failure.doing, failure.recovered) == ("reset", True)
+        merged = {key: value for _, info in report.infos for key, value in info.items()}
+        assert merged["final_obs"].tolist() == [2, 1]
+        assert merged["env_error"] == "OSError: no simulator"
+        assert "worker_lost" not in merged, "nothing was"
+
+
+def test_for_who_keeps_last_observations_it_stands_too() -> None:
+    kept: list[list[float]] = []
+    with bound(lambda: ScriptedEnv(ends_after(2), starts_badly), NEXT) as block:
+        block.block.keep_final = lambda row, observation, info: kept.append(observation.tolist())
+        block.reset([10])
+        block.step()
+        block.step()
+        assert (kept, block.flags, block.observation) == ([[2, 1]], [(True, False)], [[0, 1]])
+
+
 def test_every_replacement_gets_another_seed() -> None:
     with bound(lambda: failing(at=1), SAME) as block:
         block.reset([10])

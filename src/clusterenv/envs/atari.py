@@ -23,8 +23,8 @@ class Atari(gymnasium.Env[Any, Any]):
     """A game of the Arcade Learning Environment with the usual preprocessing.
 
     Observation: [stack, size, size] uint8, the newest frame last; after a reset the first frame, repeated. A frame is
-    the brightest of each pixel in the last two screens (many games draw a thing in every other one only), gray, and
-    made smaller by the mean over areas. Rewards are the game's, not clipped.
+    the brightest of each pixel in the last two screens (many games draw a thing in every other one only; with
+    `frame_skip=1` there is one), gray, and made smaller by the mean over areas. Rewards are the game's, not clipped.
 
     With `episodic_life` every life is an episode for the learner, but the game goes on: the reset in between is one
     step of doing nothing. The info of such an end has "episode_continues", and `Batch.episodes` counts whole games.
@@ -141,6 +141,8 @@ class Atari(gymnasium.Env[Any, Any]):
                 break
             if frame >= last - 1:
                 self._look(last - frame)
+            if last == 0:
+                self._look(1)  # there is no other screen
         return reward
 
     def _look(self, place: int) -> None:

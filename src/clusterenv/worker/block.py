@@ -182,14 +182,25 @@ class EnvBlock:
         """An episode has ended: reset now, with the next step, or not at all. Returns what the slot shows now."""
         if self.keep_final is not None:
             self.keep_final(row, observation, info)
-            return self._reset_env(row)
+            return self._next_episode(row, report)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             # Copies, because many environments reuse their buffers in the reset that follows.
             final = {"final_obs": _snapshot(observation), "final_info": _snapshot(info)}
             report.infos.append((self.slots.start + row, final))
-            return self._reset_env(row)
+            return self._next_episode(row, report)
         self._done[row] = self.autoreset_mode is AutoresetMode.NEXT_STEP
         return observation, info
+
+    def _next_episode(self, row: int, report: Report) -> tuple[Any, dict[str, Any]]:
+        """Reset at the end of an episode. One that raises there is replaced: the step that ended the episode stands."""
+        try:
+            return self._reset_env(row)
+        except Exception as error:  # the user's code
+            if not self._rebuild_lost or not self._replace(row, report):
+                raise
+            report.failures.append(failure_of(error, self.slots.start + row, "reset", recovered=True))
+            observation, info = self._reset_env(row)
+            return observation, {**info, "env_error": _words(error)}
 
     # Resets and replacements.
 
@@ -233,7 +244,7 @@ class EnvBlock:
             self._reset_lost(row, report)
         self._reward[row], self._terminated[row], self._truncated[row] = 0.0, False, True
         self._done[row] = self.autoreset_mode is AutoresetMode.NEXT_STEP
-        report.infos.append((slot, {"worker_lost": True, "env_error": f"{type(error).__name__}: {words_of(error)}"}))
+        report.infos.append((slot, {"worker_lost": True, "env_error": _words(error)}))
 
     def _reset_lost(self, row: int, report: Report) -> None:
         """With autoreset in the same step, a fresh environment shows its first observation at once."""
@@ -307,6 +318,10 @@ def as_reward(value: Any) -> float:
 
 def _set_attr(env: Env, name: str, value: Any) -> None:
     env.set_wrapper_attr(name, value)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {words_of(error)}"
 
 
 def _explained(error: Exception) -> Exception:

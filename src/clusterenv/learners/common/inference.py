@@ -33,6 +33,7 @@ from clusterenv.learners.common.acting import Handover, HeadActor
 from clusterenv.learners.common.gathering import Answers, Gathering
 from clusterenv.learners.common.graphed import fastest
 from clusterenv.learners.common.meter import Meter
+from clusterenv.learners.common.seeds import playing_seed
 from clusterenv.policy.base import at_slots, check_slots
 from clusterenv.policy.streams import Streams
 from clusterenv.transport.fragments import FragmentSpec
@@ -109,7 +110,7 @@ class Inference:
             every_state=every_state,
         )
         self._unrolls = Gathering(spec, self._actor.states)
-        self._streams = Streams(config.seed, range(envs.num_envs))
+        self._streams = Streams(playing_seed(config.seed, epoch), range(envs.num_envs))
         self._noise = np.zeros((steps, envs.num_envs, self._distribution.draws), np.float32)
         self._nothing = self._distribution.to_env(np.zeros((envs.num_envs, *spec.action.shape), spec.action.dtype))
         self._pieces: deque[Piece] = deque()

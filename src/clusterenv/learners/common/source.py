@@ -6,6 +6,7 @@ import abc
 from typing import TYPE_CHECKING, Any
 
 from clusterenv.learners.common.inference import Inference
+from clusterenv.learners.common.seeds import playing_seed
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -72,7 +73,7 @@ class WorkerSource(Source):
                 threshold=config.aps_threshold, by_clock=config.mode == "stream", stall_after=config.aps_stall_after
             ),
             encoding=config.encoding,
-            seed=config.seed,
+            seed=playing_seed(config.seed, epoch),
             runtime=config.runtime,
             measure=config.measure_drift,
             epoch=epoch,
@@ -141,7 +142,7 @@ def source_for(
     envs: ClusterEnv, policy: nn.Module, config: LearnerConfig, *, epoch: int = 0, every_state: bool = False
 ) -> Source:
     """Begin new episodes, and let the policy act in the way that the settings ask for."""
-    observations, _ = envs.reset(seed=config.seed)
+    observations, _ = envs.reset(seed=playing_seed(config.seed, epoch))
     if config.inference == "worker":
         return WorkerSource(envs, policy, config, epoch=epoch, every_state=every_state)
     return HeadSource(Inference(envs, observations, policy, config, epoch=epoch, every_state=every_state))
