@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+import pathlib
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.learners.common.settings import to_table
 from clusterenv.learners.common.sync import SyncConfig
 from clusterenv.learners.ppo import PPOConfig, preset
-
-if TYPE_CHECKING:
-    import pathlib
 
 
 def parse_ppo(arguments: list[str]) -> Any:
@@ -52,6 +50,18 @@ def test_streaming_brings_a_preset_of_its_own() -> None:
 def test_options_win_over_the_preset() -> None:
     told = parse_ppo(["--num-envs", "16", "--env-id", "LunarLander-v3", "--gamma", "0.5"]).settings
     assert (told.num_envs, told.gamma, told.gae_lambda) == (16, 0.5, preset("LunarLander-v3").gae_lambda)
+
+
+def test_fewer_environments_than_the_presets_batch_has_slots_take_half_of_them() -> None:
+    impala = catalog.find("impala")
+    tuned = impala.preset("CartPole-v1")
+    assert tuned.stream_slots == 8
+    few = parse(impala, ["--env-id", "CartPole-v1", "--num-envs", "4"]).settings
+    assert (few.num_envs, few.stream_slots, few.batch_slots) == (4, None, 2)
+    more = parse(impala, ["--env-id", "CartPole-v1", "--num-envs", "24"]).settings
+    assert (more.num_envs, more.stream_slots) == (24, 8)
+    with pytest.raises(ConfigError, match="stream_slots=6 must be from 1 to num_envs=4"):
+        parse(impala, ["--env-id", "CartPole-v1", "--num-envs", "4", "--stream-slots", "6"])
 
 
 def test_synchronisation_is_nested() -> None:
@@ -141,3 +151,18 @@ def test_resuming_and_a_file_exclude_each_other(tmp_path: pathlib.Path) -> None:
     folder = saved(tmp_path, PPOConfig())
     with pytest.raises(ConfigError, match="cannot both be given"):
         parse_ppo(["--resume", str(folder.path), "--config", str(folder.settings_file)])
+
+
+def test_the_published_settings_in_the_docs_are_those_and_no_presets() -> None:
+    page = pathlib.Path(__file__).parents[2] / "docs/learners/impala.md"
+    commands = page.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    paper, mono = (line.split()[3:] for line in commands if "AtariPong" in line and "--reduction sum" in line)
+    told = [parse(catalog.find("impala"), arguments).settings for arguments in (paper, mono)]
+    for settings in told:
+        assert (settings.max_grad_norm, settings.rmsprop_eps, settings.rmsprop_alpha) == (40.0, 0.01, 0.99)
+        assert (settings.publish_every, settings.rho_bar, settings.c_bar, settings.vtrace_lambda) == (1, 1.0, 1.0, 1.0)
+        assert (settings.value_coef, settings.gamma, settings.reward) == (0.5, 0.99, "clip")
+    assert [(each.rollout_steps, each.batch_slots, each.learning_rate, each.entropy_coef) for each in told] == [
+        (20, 32, 6e-4, 0.01),
+        (80, 8, 4.8e-4, 6e-4),
+    ]

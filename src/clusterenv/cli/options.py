@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast, get_args
 
 import tyro
@@ -87,7 +87,15 @@ def _defaults(learner: Entry, arguments: Sequence[str]) -> LearnerConfig:
     if env_id is None:
         return learner.config()
     mode = _value_of(arguments, "mode")
-    return learner.preset(env_id, cast("Mode", mode) if mode in get_args(Mode) else None)
+    tuned = learner.preset(env_id, cast("Mode", mode) if mode in get_args(Mode) else None)
+    return _for_fewer(tuned, _value_of(arguments, "num-envs"))
+
+
+def _for_fewer(tuned: LearnerConfig, num_envs: str | None) -> LearnerConfig:
+    """Without a preset's slots in a batch, if they are more than the environments asked for: nobody typed those."""
+    if num_envs is None or not num_envs.isdecimal() or tuned.stream_slots is None:
+        return tuned
+    return replace(tuned, stream_slots=None) if 0 < int(num_envs) < tuned.stream_slots else tuned
 
 
 def _own(learner: Entry, algorithm: str, table: dict[str, Any]) -> LearnerConfig:
