@@ -144,7 +144,9 @@ def test_every_parameter_is_the_actors_or_the_critics() -> None:
     actor, critic = network.parts()
     assert len(actor) + len(critic) == len(list(network.parameters()))
     assert any(parameter is network.log_std for parameter in actor)
-    assert {id(parameter) for parameter in critic} == {id(parameter) for parameter in network.critic.parameters()}
+    assert {id(parameter) for parameter in critic} == {
+        id(parameter) for parameter in network.get_submodule("critic").parameters()
+    }
 
 
 def test_without_a_scale_there_is_nothing_to_learn() -> None:

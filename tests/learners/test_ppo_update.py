@@ -128,7 +128,7 @@ def test_a_large_value_loss_does_not_drown_the_actor() -> None:
         subject.optimizer = torch.optim.SGD(subject.network.parameters(), lr=1.0)
         data = made_up(reward=size * np.random.default_rng(1).normal(size=(T, N)))
         with torch.no_grad():
-            for parameter in subject.network.critic.parameters():
+            for parameter in subject.network.get_submodule("critic").parameters():
                 parameter.zero_()
         before = torch.cat([parameter.flatten() for parameter in subject.network.actor.parameters()])
         subject.update(data, 1.0, lambda: None)
@@ -159,5 +159,5 @@ def test_what_is_saved_is_all_there_is() -> None:
 @pytest.mark.parametrize(("hidden", "layers"), [(None, 3), ((8,), 2), ((), 1)])
 def test_no_hidden_layers_is_a_choice_too(hidden: tuple[int, ...] | None, layers: int) -> None:
     network = updater(hidden=hidden).network
-    for part in (network.actor, network.critic):
-        assert sum(isinstance(layer, torch.nn.Linear) for layer in part) == layers
+    for part in (network.actor, network.get_submodule("critic")):
+        assert sum(isinstance(layer, torch.nn.Linear) for layer in part.children()) == layers

@@ -112,9 +112,9 @@ def test_the_policy_that_acts_is_renewed_and_published_once_in_a_while() -> None
         if update < 3:
             assert torch.equal(weights(subject.acting), fresh)
         if update % 3 == 0:
-            assert torch.equal(weights(subject.acting), weights(subject.network))
+            assert torch.equal(weights(subject.acting), weights(subject.network.policy_only()))
         else:
-            assert not torch.equal(weights(subject.acting), weights(subject.network))
+            assert not torch.equal(weights(subject.acting), weights(subject.network.policy_only()))
     assert not any(parameter.requires_grad for parameter in subject.acting.parameters())
 
 

@@ -82,7 +82,7 @@ def measure(args: BenchArgs, say: Callable[[str], None]) -> Measurements:
     with contextlib.closing(gymnasium.make(args.env_id, **args.env_kwargs())) as env:
         step_s = step_seconds(env, 2 * limit_s)
     torch.manual_seed(0)
-    network = make_network(observation_space, action_space, body=args.policy, lstm=args.lstm)
+    network = make_network(observation_space, action_space, body=args.policy, lstm=args.lstm).policy_only()
     say(f"the policy ({args.policy}{f', LSTM of {args.lstm}' if args.lstm else ''}) as a worker runs it, on one core")
     worker_s = _worker_seconds(network, observation_space, action_space, args)
     say(f"the policy on the head, on {args.device}")

@@ -30,6 +30,7 @@ class Updater(abc.ABC, Generic[Config, Net]):
         config: the settings.
         network: fresh, with its first weights.
         optimizer: of its parameters.
+        acting: the policy that the workers act with; None if it is the network itself.
 
     Attributes:
         takes_tensors: whether batches are to come as tensors on the learner's device, or as the arrays they are. What
@@ -40,13 +41,16 @@ class Updater(abc.ABC, Generic[Config, Net]):
     takes_tensors: ClassVar[bool] = True
     every_state: bool = False
 
-    def __init__(self, config: Config, network: Net, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, config: Config, network: Net, optimizer: torch.optim.Optimizer, acting: nn.Module | None = None
+    ) -> None:
         self.config, self.network, self.optimizer = config, network, optimizer
+        self._acting: nn.Module = network if acting is None else acting
 
     @property
     def acting(self) -> nn.Module:
-        """The policy that the workers shall act with."""
-        return self.network
+        """The policy that the workers shall act with: one and the same module for as long as this learns."""
+        return self._acting
 
     @property
     def judged(self) -> nn.Module:

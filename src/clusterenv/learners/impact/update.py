@@ -45,7 +45,8 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
 
     def __init__(self, config: IMPACTConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = unrolls.network_for(config, observation_space, action_space)
-        super().__init__(config, network, torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5))
+        optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5)
+        super().__init__(config, network, optimizer, acting=network.policy_only())
         self.target = copy.deepcopy(network).requires_grad_(False)
         self.buffer: CircularBuffer[Batch] = CircularBuffer(config.buffer_batches, config.uses)
         self._source = torch.Generator().manual_seed(config.seed)

@@ -29,7 +29,7 @@ class IMPALAUpdater(Updater[IMPALAConfig, Network]):
 
     def __init__(self, config: IMPALAConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = unrolls.network_for(config, observation_space, action_space)
-        super().__init__(config, network, _optimizer(config, network))
+        super().__init__(config, network, _optimizer(config, network), acting=network.policy_only())
         self._updates = 0
 
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:

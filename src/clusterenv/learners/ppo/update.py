@@ -37,7 +37,8 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
             ),
             config.seed,
         ).to(config.device)
-        super().__init__(config, network, torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5))
+        optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5)
+        super().__init__(config, network, optimizer, acting=network.policy_only())
         self._order = torch.Generator().manual_seed(config.seed)
 
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
@@ -61,10 +62,7 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> tuple[Samples, float]:
-        """The transitions of a batch with advantages and targets by the newest critic, and how good that was.
-
-        The values that came with the batch are those of the workers' older critics, and are not used.
-        """
+        """The transitions of a batch with advantages and targets by the newest critic, and how good that was."""
         config, network = self.config, self.network
         value = network.value(trees.rows(batch.obs)).view(batch.T + 1, batch.N)  # [T + 1, N]
         final_value = network.value(batch.final_obs) if len(batch.final_at[0]) else value.new_zeros(0)  # [K]

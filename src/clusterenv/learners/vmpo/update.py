@@ -66,37 +66,12 @@ class Aim(NamedTuple):
     task: Tensor | None
 
 
-class PolicyOnly(nn.Module):
-    """The policy of a network without its critic, for workers: with a value for each task it has none of its own.
-
-    Its weights have the names that they have in the network. The critic's are none of them, so they never travel.
-
-    Args:
-        network: the whole. What becomes of its weights becomes of these.
-    """
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.distribution, self.state = network.distribution, network.state
-        self._whole = (network,)  # in a tuple torch does not look for modules
-        for name, part in network.named_children():
-            if name != "critic":
-                self.add_module(name, part)
-        for name, parameter in network.named_parameters(recurse=False):
-            self.register_parameter(name, parameter)
-
-    def forward(self, obs: Any, state: tuple[Tensor, ...] = ()) -> tuple[Tensor, None, tuple[Tensor, ...]]:
-        """Observations with n rows, and the state before them -> parameters [n, P], no value, the state after."""
-        params, _, after = self._whole[0](obs, state)
-        return params, None, after
-
-
 class VMPOUpdater(Updater[VMPOConfig, Network]):
     """The network that learns, the one that acts, and what one batch does to them.
 
-    The acting policy, the target network, is a copy of the learning one that is renewed every `target_period` updates.
-    Of several tasks each has a value and statistics of its own. Which one a transition is of follows from its slot; the
-    policy is not told.
+    The acting policy is that of the target network, a copy of the learning one that is renewed every `target_period`
+    updates. Of several tasks each has a value and statistics of its own. Which one a transition is of follows from its
+    slot; the policy is not told.
     """
 
     def __init__(self, config: VMPOConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
@@ -111,17 +86,12 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
                 nn.init.zeros_(self.head.weight)
         gaussian = isinstance(network.distribution, DiagGaussian)
         self.multipliers = Multipliers(config, 2 if gaussian else 1).to(config.device)
-        super().__init__(config, network, _optimizer(config, network, self.multipliers))
+        self.target = copy.deepcopy(network).requires_grad_(False)
+        optimizer = _optimizer(config, network, self.multipliers)
+        super().__init__(config, network, optimizer, acting=self.target.policy_only())
         epsilons = [config.epsilon_kl, config.epsilon_spread] if gaussian else [config.epsilon_kl]
         self._epsilon = torch.tensor(epsilons, device=config.device)
-        self.target = copy.deepcopy(network).requires_grad_(False)
-        self._actor = self.target if len(self.tasks) == 1 else PolicyOnly(self.target)
         self._updates = 0
-
-    @property
-    def acting(self) -> nn.Module:
-        """The target network; of several tasks, its policy alone."""
-        return self._actor
 
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
         """Learn from a batch, and return the losses."""

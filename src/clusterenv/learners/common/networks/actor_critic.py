@@ -57,10 +57,10 @@ class ActorCritic(Network):
         self.actor = mlp(self.encoder.size, hidden, outputs_of(self.distribution), last_gain=ACTOR_GAIN)
         self.critic = mlp(self.encoder.size, hidden, values, last_gain=CRITIC_GAIN)
 
-    def forward(self, obs: Any, state: State = ()) -> tuple[Tensor, Tensor, State]:
-        """Observations with n rows -> parameters [n, P], values [n], and the (empty) state."""
+    def forward(self, obs: Any, state: State = ()) -> tuple[Tensor, Tensor | None, State]:
+        """Observations with n rows -> parameters [n, P], values [n] or None, and the (empty) state."""
         rows = self.rows(obs)
-        return with_spread(self.actor(rows), self.log_std), self.critic(rows).squeeze(-1), state
+        return with_spread(self.actor(rows), self.log_std), self.values(rows), state
 
     def rows(self, obs: Any) -> Tensor:
         """What the two networks see: [n, size]."""
@@ -69,12 +69,12 @@ class ActorCritic(Network):
 
     def value(self, obs: Any) -> Tensor:
         """The critic alone: observations with n rows -> [n]."""
-        value: Tensor = self.critic(self.rows(obs))
+        value: Tensor = self.get_submodule("critic")(self.rows(obs))
         return value.squeeze(-1)
 
     def parts(self) -> list[list[nn.Parameter]]:
         """The parameters of the actor, and those of the critic."""
-        critic = list(self.critic.parameters())
+        critic = list(self.get_submodule("critic").parameters())
         own = {id(parameter) for parameter in critic}
         return [[parameter for parameter in self.parameters() if id(parameter) not in own], critic]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from clusterenv.learners.common import trees
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from clusterenv.policy.protocol import Distribution
     from clusterenv.spaces import Leaf
 
@@ -39,14 +42,34 @@ class Network(nn.Module):
     Attributes:
         distribution: how actions follow from the parameters.
         state: the recurrent state of one slot, zeros at the start of an episode; () if there is none.
+        critic: makes values of features; None in the policy alone.
     """
 
     distribution: Distribution
     state: tuple[Leaf, ...] = ()
+    critic: nn.Module | None
 
-    def forward(self, obs: Any, state: State = ()) -> tuple[Tensor, Tensor, State]:
-        """Observations with n rows, and the state before them -> parameters [n, P], values [n], the state after."""
+    def forward(self, obs: Any, state: State = ()) -> tuple[Tensor, Tensor | None, State]:
+        """Observations with n rows, and the state before them -> parameters [n, P], values [n], the state after.
+
+        The policy alone gives None for the values.
+        """
         raise NotImplementedError
+
+    def policy_only(self) -> Self:
+        """The same network without its critic, for those who only act: the fewer weights, the fewer travel.
+
+        The parts are those of the whole, under the same names: what becomes of one becomes of the other.
+        """
+        policy = copy.copy(self)
+        # Tables of its own: no part is taken out of the whole, and whoever swaps a tensor here does it here alone.
+        policy._modules = {**self._modules, "critic": None}
+        policy._parameters, policy._buffers = dict(self._parameters), dict(self._buffers)
+        return policy
+
+    def values(self, features: Tensor) -> Tensor | None:
+        """What the critic makes of features [..., size]: [...], or [..., tasks]; None if there is no critic."""
+        return None if self.critic is None else self.critic(features).squeeze(-1)
 
     def unroll(
         self, obs: Any, state: State, first: Tensor, final_obs: Any, final_at: tuple[Tensor, Tensor]

@@ -58,12 +58,12 @@ class SharedActorCritic(Network):
         self.actor = linear(lstm or body.size, outputs_of(self.distribution), ACTOR_GAIN)
         self.critic = linear(lstm or body.size, values, CRITIC_GAIN)
 
-    def forward(self, obs: Any, state: State = ()) -> tuple[Tensor, Tensor, State]:
+    def forward(self, obs: Any, state: State = ()) -> tuple[Tensor, Tensor | None, State]:
         """Observations with n rows, and the state before them -> parameters [n, P], values [n], the state after."""
         features = self.body(obs)
         if self.core is not None:
             features, state = self.core(features, state)
-        return *self._heads(features), state
+        return self._params(features), self.values(features), state
 
     def unroll(
         self, obs: Any, state: State, first: Tensor, final_obs: Any, final_at: tuple[Tensor, Tensor]
@@ -73,13 +73,13 @@ class SharedActorCritic(Network):
             return super().unroll(obs, state, first, final_obs, final_at)
         features = self.body(trees.rows(obs)).unflatten(0, first.shape)
         output, states = self.core.unroll(features, state, first)
-        params, value = self._heads(output)
+        value: Tensor = self.get_submodule("critic")(output).squeeze(-1)
         # The last observation of an episode comes after its last step, whose memory the next step has lost.
         before = tuple(part[final_at] for part in states)
-        return Unrolled(params, value, self._final_value(final_obs, before, value.flatten(0, 1)))
+        return Unrolled(self._params(output), value, self._final_value(final_obs, before, value.flatten(0, 1)))
 
-    def _heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        return with_spread(self.actor(features), self.log_std), self.critic(features).squeeze(-1)
+    def _params(self, features: Tensor) -> Tensor:
+        return with_spread(self.actor(features), self.log_std)
 
     def learn_scale(self, obs: Any) -> None:
         """Take observations with n rows into the running mean and variance, if there is one."""
