@@ -188,7 +188,8 @@ class Learner(abc.ABC, Generic[Config]):
             raise
 
     def _loop(self, source: Source) -> Iterator[Update]:
-        self._began, done, count = time.perf_counter(), False, 0
+        self._began, count = time.perf_counter(), 0
+        done = self._done()  # a run that is resumed may have nothing left to do
         while not done:
             self._learn(source)
             self._seconds = self._clock()
