@@ -216,6 +216,7 @@ class Learner(abc.ABC, Generic[Config]):
             tracker.take(fresh, time.perf_counter() - waiting)
             batch = fresh.to(torch, config.device) if updater.takes_tensors else fresh
         self._means.add(updater.update(batch, left, lambda: self.publish(source)))
+        tracker.updates += updater.learned
 
     def _tell(self, source: Source) -> Update:
         self._stats = source.stats()
