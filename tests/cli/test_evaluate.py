@@ -95,6 +95,14 @@ def test_every_learner_can_be_measured(tmp_path: pathlib.Path, capsys: Told, arg
     assert other["lengths"] == [7] * 6
 
 
+def test_what_is_judged_greedily_cannot_be_sampled(tmp_path: pathlib.Path, capsys: Told) -> None:
+    options = [option for option in SMALL if option not in ("--epochs", "1", "--minibatches", "2")]
+    run = trained(tmp_path, "apex", "--learning-starts", "8", *options)
+    assert main(["eval", run, *HERE, "--sample"]) == 2
+    assert "--sample with a run of apex" in capsys.readouterr().err
+    assert evaluated(capsys, run, "--episodes", "2")["greedy"]
+
+
 @pytest.fixture(scope="module")
 def recalls(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a small run of V-MPO on two tasks."""

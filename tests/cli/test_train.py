@@ -83,6 +83,16 @@ def test_tensorboard_files_go_into_the_folder() -> None:
     assert list((latest().path / "events").glob("events.out.*"))
 
 
+def test_a_run_that_has_learned_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--cluster", "inproc", "--num-envs", "4", "--rollout-steps", "16", "--mode", "lock step"]
+    more = ["--learning-starts", "100", "--total-steps", "192", "--runtime", "torch", "--quiet"]
+    assert main(["train", "apex", *small, *more]) == 0
+    assert "Nothing was learned" not in capsys.readouterr().out
+    # The memory is filled anew, and one batch is not enough.
+    assert main(["train", "apex", "--resume", "runs/latest", "--total-steps", "256", "--quiet"]) == 0
+    assert "\nNothing was learned since it was resumed at 192 steps: there was not" in capsys.readouterr().out
+
+
 def test_a_run_goes_on_with_a_larger_budget(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
     name = latest().path.name

@@ -25,6 +25,7 @@ class Lever(gymnasium.Env[Any, Any]):
             "multi-discrete": spaces.MultiDiscrete([2, 3]),
             "binary": spaces.MultiBinary(2),
             "box": spaces.Box(-1, 1, (1,), np.float32),
+            "scalar": spaces.Box(-1, 1, (), np.float32),
         }
         self.action_space = options[kind]
         self.light, self.pulls = 0, 0
@@ -40,6 +41,7 @@ class Lever(gymnasium.Env[Any, Any]):
             "multi-discrete": lambda: int(action[0]),
             "binary": lambda: int(action[0]),
             "box": lambda: int(action[0] > 0),
+            "scalar": lambda: int(action > 0),
         }[self.kind]()
         reward = float(pulled == self.light)
         self.pulls += 1
@@ -95,7 +97,7 @@ class Screen(gymnasium.Env[Any, Any]):
         return picture
 
 
-KINDS = ("discrete", "multi-discrete", "binary", "box")
+KINDS = ("discrete", "multi-discrete", "binary", "box", "scalar")
 for _kind in KINDS:
     if f"test/Lever-{_kind}-v0" not in gymnasium.registry:
         gymnasium.register(f"test/Lever-{_kind}-v0", entry_point="tests.learners.envs:Lever", kwargs={"kind": _kind})

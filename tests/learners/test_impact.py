@@ -90,6 +90,15 @@ def test_the_target_follows_now_and_then() -> None:
     assert same == [False, True, False, True]
 
 
+def test_what_counts_as_a_large_ratio_can_be_set() -> None:
+    shares = []
+    for bar in (1.0, 1e9):
+        subject = IMPACT(config(rho_bar=bar)).make_updater(*SPACES)
+        shares.append(subject.update(made_up(), 1.0, lambda: None)[keys.RHO_CLIPPED.name])
+    assert shares[0] > 0
+    assert shares[1] == 0
+
+
 def test_what_is_saved_is_all_there_is_but_the_batches() -> None:
     one, other = (IMPACT(config(seed=seed, kl_coef=0.5, uses=1)).make_updater(*SPACES) for seed in (1, 5))
     one.update(made_up(), 1.0, lambda: None)

@@ -70,6 +70,19 @@ def test_the_first_policy_is_nearly_uniform() -> None:
 # Images.
 
 
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [
+        *(((17, 9, 9), 17), ((9, 9, 17), 17), ((119, 8, 8), 119)),
+        *(((4, 84, 84), 4), ((84, 84, 3), 3), ((3, 60, 80), 3), ((60, 80, 3), 3), ((9, 9, 9), 9)),
+    ],
+)
+def test_two_equal_neighbours_are_height_and_width(shape: tuple[int, ...], channels: int) -> None:
+    body = ImageBody(spaces.Box(0, 1, shape), "deep", (8,), normalize=False)
+    assert body.convolutions[0].in_channels == channels
+    assert body(torch.zeros(2, *shape)).shape == (2, 8)
+
+
 def test_channels_may_come_first_last_or_not_at_all() -> None:
     torch.manual_seed(0)
     first = ImageBody(spaces.Box(0, 255, (3, 24, 28), np.uint8), "deep", (8,), normalize=False)

@@ -243,6 +243,16 @@ def test_a_resumed_run_does_not_save_at_once(tmp_path: pathlib.Path) -> None:
     assert checkpoints.steps == [640]
 
 
+def test_a_resumed_run_whose_budget_is_spent_plays_nothing(tmp_path: pathlib.Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    first, _ = run(config(), checkpoints=checkpoints)
+    second, notebook = run(config(), resume=checkpoints.load())
+    assert second.summary().steps == first.summary().steps == 384
+    assert notebook.rows == []
+    for one, two in zip(first.network.parameters(), second.network.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
 def test_a_resumed_run_that_is_stopped_at_once_keeps_its_seconds(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,21 @@ def test_a_run_goes_on_where_it_was_saved(kit: Any, tmp_path: pathlib.Path) -> N
     update = next(iter(second.updates()))
     assert update.global_step == 11 * 64
     # The memory is filled anew, and one batch of it is not enough to learn from.
+    assert (first.summary().updates > 0, second.summary().updates) == (True, 0)
     for one, two in zip(first.network.parameters(), second.network.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+def test_the_smallest_budget_that_is_taken_is_enough_for_an_update(kit: Any) -> None:
+    settings = {"env_id": "MountainCar-v0", "num_envs": 16, "rollout_steps": 5, "length": 8, "overlap": 4, "burn_in": 0}
+    known = {field.name for field in dataclasses.fields(kit.config())}
+    settings = {name: value for name, value in settings.items() if name in known} | {"learning_starts": 40}
+    taken = []
+    for batches in range(1, 12):
+        with contextlib.suppress(ConfigError):
+            taken.append(kit.config(total_steps=batches * 80, **settings))
+    assert 0 < len(taken) < 11
+    assert kit.run(taken[0])[0].summary().updates > 0
 
 
 def test_a_run_that_keeps_its_memory_goes_on_with_it(kit: Any, tmp_path: pathlib.Path) -> None:

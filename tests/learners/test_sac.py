@@ -63,6 +63,11 @@ def test_it_learns(changes: dict[str, Any]) -> None:
     assert notebook.rows[-1][keys.TEMPERATURE.name] < 0.6
 
 
+def test_it_learns_an_action_that_is_a_single_number() -> None:
+    learner, _ = run(config(env_id="test/Lever-scalar-v0"))
+    assert learner.summary().final_return > 3.3
+
+
 def test_a_stream_learns_from_each_step_as_often_as_asked() -> None:
     settings = config(mode="stream", stream_slots=4, cluster="local:1", total_steps=640, record_every=1, runtime="auto")
     learner, notebook = run(settings)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
+import tomli_w
 
+from clusterenv.cli.options import parse
 from clusterenv.errors import ConfigError
+from clusterenv.learners import catalog
+from clusterenv.learners.common import toml
 from clusterenv.learners.common.settings import from_table, to_table
 
 
@@ -38,6 +44,38 @@ def test_there_and_back() -> None:
 def test_none_is_left_out_and_what_is_not_named_has_its_default() -> None:
     assert to_table(Outer())["inner"] == {"kind": "a"}
     assert from_table(Outer, {"inner": {}}) == Outer()
+
+
+@pytest.mark.parametrize("name", catalog.LEARNERS)
+def test_none_of_every_setting_survives_a_file(name: str) -> None:
+    settings = _without(catalog.find(name).config())
+    assert from_table(type(settings), toml.loads(tomli_w.dumps(to_table(settings)))) == settings
+
+
+def test_none_that_was_typed_survives_a_file() -> None:
+    settings = parse(catalog.find("impact"), ["--rho", "None"]).settings
+    again = from_table(type(settings), toml.loads(tomli_w.dumps(to_table(settings))))
+    assert settings.rho is None
+    assert again.rho is None
+
+
+def test_a_text_that_says_none_stays_a_text() -> None:
+    assert from_table(Outer, {"name": "None"}).name == "None"
+    with pytest.raises(ConfigError, match="count='None' must be int"):
+        from_table(Outer, {"count": "None"})
+
+
+def _without(settings: Any) -> Any:
+    """The same settings with None wherever the type allows it, in nested ones too."""
+    hints = typing.get_type_hints(type(settings))
+    values: dict[str, Any] = {}
+    for part in dataclasses.fields(settings):
+        value = getattr(settings, part.name)
+        if type(None) in typing.get_args(hints[part.name]):
+            values[part.name] = None
+        elif dataclasses.is_dataclass(value):
+            values[part.name] = _without(value)
+    return dataclasses.replace(settings, **values)
 
 
 def test_a_whole_number_is_a_number() -> None:

@@ -40,7 +40,8 @@ class EvalOptions:
     greedy: tyro.conf.FlagCreatePairsOff[bool] = False
     """take the most likely action"""
     sample: tyro.conf.FlagCreatePairsOff[bool] = False
-    """sample actions, as in training; this is what happens if nothing is said"""
+    """sample actions, as in training; this is what happens if nothing is said, but for Ape-X and R2D2, which are always
+    judged by their greedy actions"""
     seed: int = 1_000_000
     """of environments and actions; runs are trained with other ones"""
     num_envs: int = 16
@@ -87,6 +88,11 @@ def run(arguments: list[str]) -> int:
     """Run `clusterenv eval`."""
     options = parse(arguments)
     trained = _load(options.run)
+    if options.sample and trained.config.judged_greedily:
+        raise ConfigError(
+            f"--sample with a run of {trained.entry.name}: its random actions explore and are no part of what it has "
+            "learned, so it is judged by its greedy ones. Leave --sample out."
+        )
     scores, network = _play(options, trained)
     if not options.json:
         _say_scores(options, trained, scores)

@@ -187,6 +187,8 @@ def _say_end(summary: Summary, settings: LearnerConfig, folder: RunFolder, run: 
     for name, mean in summary.task_returns.items():
         tell(f"Return of {name}: {mean:.4g}.")
     since = f" since it was resumed at {summary.resumed_at:,} steps" if summary.resumed_at else ""
+    if not summary.updates:
+        tell(f"Nothing was learned{since}: there was not one update. Raise --total-steps.")
     tell(
         f"Weights{since}: {summary.syncs:,} syncs of {summary.publishes:,} versions, {size(summary.bytes)}"
         f"{_saving(summary.saved)}. Run: {_short(folder)}"

@@ -58,8 +58,8 @@ LOG_RATIO = Metric(
 RHO_CLIPPED = Metric(
     "losses/rho_clipped",
     "0-1",
-    "Share of transitions whose ratio of learner to actor is above rho_bar, where IMPALA's V-trace cuts it; IMPACT: "
-    "above 1, while its V-trace cuts the ratio of target network to actor.",
+    "Share of transitions whose ratio of learner to actor is above rho_bar, where IMPALA's V-trace cuts it; IMPACT's "
+    "V-trace cuts the ratio of target network to actor there.",
 )
 TARGET_KL = Metric("losses/target_kl", "nats", "Mean KL from the target network's policy to the learner's.")
 REUSE = Metric("losses/reuse", "uses", "How often the batch had been learned from, with this time.")

@@ -35,8 +35,14 @@ def test_a_memory_that_is_never_full_enough_is_refused() -> None:
 
 
 def test_a_budget_that_is_spent_before_the_first_update_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"1000 of the total_steps=1000: nothing would be learned"):
+    with pytest.raises(ConfigError, match=r"total_steps=1000 whole batches.*nothing would be learned"):
         ReplayConfig(total_steps=1_000, learning_starts=1_000)
+
+
+def test_a_budget_that_is_too_small_for_one_sample_is_refused() -> None:
+    for rate in (0.01, 5e-324):
+        with pytest.raises(ConfigError, match="nothing would be learned"):
+            ReplayConfig(total_steps=2_000, learning_starts=100, sample_size=64, samples_per_insert=rate)
 
 
 def test_a_memory_that_cannot_hold_a_fragment_of_each_slot_is_refused() -> None:

@@ -188,7 +188,8 @@ class Learner(abc.ABC, Generic[Config]):
             raise
 
     def _loop(self, source: Source) -> Iterator[Update]:
-        self._began, done, count = time.perf_counter(), False, 0
+        self._began, count = time.perf_counter(), 0
+        done = self._done()  # a run that is resumed may have nothing left to do
         while not done:
             self._learn(source)
             self._seconds = self._clock()
@@ -215,6 +216,7 @@ class Learner(abc.ABC, Generic[Config]):
             tracker.take(fresh, time.perf_counter() - waiting)
             batch = fresh.to(torch, config.device) if updater.takes_tensors else fresh
         self._means.add(updater.update(batch, left, lambda: self.publish(source)))
+        tracker.updates += updater.learned
 
     def _tell(self, source: Source) -> Update:
         self._stats = source.stats()

@@ -11,18 +11,22 @@ from clusterenv.errors import ConfigError, unknown
 
 Settings = TypeVar("Settings")
 _MAX_SHOWN = 200
+_NONE = "None"  # how a file says it, and the command line too: TOML has no null
 
 
 def to_table(settings: Any) -> dict[str, Any]:
-    """A dataclass as a table for TOML: nested ones as tables, tuples as lists, None left out (TOML has none).
+    """A dataclass as a table for TOML: nested ones as tables, tuples as lists.
+
+    None is left out where it is the default. Elsewhere it is written as text, as what is left out becomes the default.
 
     Example:
         >>> @dataclasses.dataclass
         ... class Size:
         ...     width: int = 1
         ...     height: int | None = None
-        >>> to_table(Size(width=3))
-        {'width': 3}
+        ...     depth: int | None = 1
+        >>> to_table(Size(width=3, depth=None))
+        {'width': 3, 'depth': 'None'}
     """
     table: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
@@ -31,6 +35,8 @@ def to_table(settings: Any) -> dict[str, Any]:
             table[field.name] = to_table(value)
         elif value is not None:
             table[field.name] = list(value) if isinstance(value, tuple) else value
+        elif field.default is not None:
+            table[field.name] = _NONE
     return table
 
 
@@ -71,6 +77,8 @@ def _fitted(hint: Any, value: Any, where: str) -> Any:
             if typing.get_origin(option) is tuple:
                 return tuple(value)
             return float(value) if option is float else value
+    if value == _NONE and type(None) in options:
+        return None
     named = " or ".join(getattr(option, "__name__", str(option)) for option in options if option is not type(None))
     raise ConfigError(f"{where}={_shown(value)} must be {named}.")
 

@@ -27,8 +27,8 @@ WINDOW = 100  # episodes in the mean return
 class Summary:
     """What came of a run.
 
-    Steps, seconds, episodes and returns are those of the whole run. What is told of weights, lag, divergence and
-    restarts is counted from where it was last resumed: a run that was killed could not save its last counts.
+    Steps, seconds, episodes and returns are those of the whole run. What is told of updates, weights, lag, divergence
+    and restarts is counted from where it was last resumed: a run that was killed could not save its last counts.
 
     Attributes:
         env_id: the environment, or those of several tasks.
@@ -38,6 +38,7 @@ class Summary:
         seconds: from the first to the last.
         episodes: that finished.
         final_return: mean over the last 100 of them; NaN if none finished.
+        updates: how often the learner learned; 0 if its memory never held enough.
         publishes: versions that the learner made.
         syncs: how often weights moved to a worker or node.
         sync_reasons: why, with counts.
@@ -58,6 +59,7 @@ class Summary:
     seconds: float
     episodes: int
     final_return: float
+    updates: int
     publishes: int
     syncs: int
     sync_reasons: dict[str, int] = field(default_factory=dict)
@@ -94,6 +96,7 @@ class Tracker:
         tasks: the names of several, () if there is one.
         steps: so far.
         episodes: finished so far.
+        updates: from which something was learned, since it was resumed.
         resumed_at: after how many steps it was resumed.
     """
 
@@ -103,6 +106,7 @@ class Tracker:
     tasks: tuple[str, ...] = ()
     steps: int = 0
     episodes: int = 0
+    updates: int = 0
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     lengths: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
@@ -203,6 +207,7 @@ class Tracker:
             seconds=seconds,
             episodes=self.episodes,
             final_return=self.mean_return,
+            updates=self.updates,
             publishes=int(stats.get("publishes", 0)),
             syncs=int(stats.get("syncs", 0)),
             sync_reasons=dict(stats.get("sync_reasons", {})),

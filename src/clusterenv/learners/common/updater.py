@@ -36,10 +36,12 @@ class Updater(abc.ABC, Generic[Config, Net]):
         takes_tensors: whether batches are to come as tensors on the learner's device, or as the arrays they are. What
             goes into a memory first should not go to a device.
         every_state: whether the workers are to record the recurrent state before every step, as `Batch.states`.
+        learned: whether the last `update` changed the network; one with a memory may only have put something in.
     """
 
     takes_tensors: ClassVar[bool] = True
     every_state: bool = False
+    learned: bool = True
 
     def __init__(
         self, config: Config, network: Net, optimizer: torch.optim.Optimizer, acting: nn.Module | None = None

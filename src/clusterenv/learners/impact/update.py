@@ -122,7 +122,7 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
             keys.CLIPFRAC.name: ((moved.detach() - 1.0).abs() > config.clip).float().mean().item(),
             keys.GRAD_NORM.name: norm.item(),
             keys.EXPLAINED_VARIANCE.name: explained_variance(said.value.detach(), aim.target),
-            **drift_metrics(said.logp.detach() - batch.logp, 1.0),
+            **drift_metrics(said.logp.detach() - batch.logp, config.rho_bar),
         }
 
     @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -93,8 +94,14 @@ class R2D2Config(QConfig):
 
     @property
     def steps_before_learning(self) -> int:
-        """About how many steps are played before the first update."""
+        """About how many steps the sequences are that the memory holds at the first update."""
         return self.learning_starts * max(1, self.length - self.overlap)
+
+    @property
+    def first_steps(self) -> int:
+        """Steps up to the first update, if episodes are long: the first sequence of a slot takes its whole length."""
+        each = math.ceil(self.first_items / self.num_envs)
+        return self.num_envs * (self.length + (each - 1) * max(1, self.length - self.overlap))
 
     def wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         """What is put around each environment, on its worker."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,8 +70,20 @@ class ReplayConfig(LearnerConfig):
 
     @property
     def steps_before_learning(self) -> int:
-        """About how many steps are played before the first update."""
+        """About how many steps the items are that the memory holds at the first update."""
         return self.learning_starts
+
+    @property
+    def first_items(self) -> int:
+        """Items that go in up to the first update: those to start with, and as many as allow one sample."""
+        most = self.total_steps  # with next to no samples per insertion it would be more than any number
+        return self.learning_starts + math.ceil(min(most, self.sample_size / self.samples_per_insert))
+
+    @property
+    def first_steps(self) -> int:
+        """Steps up to the first update, if episodes are long: the last of each slot have made no whole item yet."""
+        unfinished = self.n_step if self.prioritized else self.n_step - 1  # a first priority needs the next value too
+        return self.first_items + self.num_envs * unfinished
 
     @property
     def least_capacity(self) -> int:
@@ -101,10 +114,12 @@ class ReplayConfig(LearnerConfig):
                 f"{starts} takes about {needed} steps, more than capacity={self.capacity}: the first update would "
                 "never come. Raise capacity or lower learning_starts."
             )
-        if needed >= self.total_steps:
+        played = self.total_steps // self.batch_size * self.batch_size
+        if self.first_steps > played:
             raise ConfigError(
-                f"{starts} takes about {needed} of the total_steps={self.total_steps}: nothing would be learned. "
-                "Raise total_steps or lower learning_starts."
+                f"{starts} with num_envs={self.num_envs} takes about {self.first_steps} steps up to the first update, "
+                f"and of total_steps={self.total_steps} whole batches of {self.batch_size} are played, {played} steps: "
+                "nothing would be learned. Raise total_steps or lower learning_starts."
             )
         if self.capacity < self.least_capacity:
             raise ConfigError(

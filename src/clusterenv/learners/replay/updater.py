@@ -151,7 +151,8 @@ class ReplayUpdater(Updater[Config, Net]):
         if batch is not None:
             reward = rewards.for_learner(config, torch.from_numpy(batch.reward)).numpy()
             self.limiter.inserted(self.insert(dataclasses.replace(batch, reward=reward)))
-        if not self.limiter.may_sample(config.sample_size):
+        self.learned = self.limiter.may_sample(config.sample_size)
+        if not self.learned:
             return self._counts()
         self.limiter.sampled(config.sample_size)
         sample = self.memory.sample(config.sample_size)

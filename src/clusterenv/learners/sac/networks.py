@@ -147,7 +147,7 @@ class TwinQ(nn.Module):
             frozen: the weights are constants: gradients flow to the actions alone.
         """
         middle, half = bounds(self.distribution, rows.dtype, rows.device)
-        scaled = (actions.flatten(1) - middle) / half
+        scaled = (actions.reshape(len(actions), -1) - middle) / half  # an action may be a single number: [n]
         values = torch.cat([rows, scaled], -1).expand(2, -1, -1)  # [2, n, inputs]
         last = len(self.weights) - 1
         for place, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):

@@ -61,8 +61,8 @@ class VectorBody(nn.Module):
 class ImageBody(nn.Module):
     """The image of an observation through convolutions and layers with ReLU; all the rest of it beside the result.
 
-    An image has the shape [channels, height, width], [height, width, channels] (the smaller end counts the channels)
-    or [height, width]. Bytes are divided by 255.
+    An image has the shape [channels, height, width], [height, width, channels] or [height, width]. Two equal neighbours
+    are height and width; if that does not decide, the smaller end counts the channels. Bytes are divided by 255.
 
     Args:
         space: of one observation; one of its leaves is an image.
@@ -129,7 +129,10 @@ def _image_of(space: Space[Any], leaves: list[Space[Any]], kind: str) -> int:
 def _channels_first(images: Tensor) -> Tensor:
     if images.ndim == 3:
         return images.unsqueeze(1)
-    return images.permute(0, 3, 1, 2) if images.shape[3] < images.shape[1] else images
+    first, middle, last = images.shape[1:]
+    square = (first == middle) != (middle == last)  # height and width are equal; a board may have more planes than rows
+    channels_last = first == middle if square else last < first
+    return images.permute(0, 3, 1, 2) if channels_last else images
 
 
 def _features_of(convolutions: nn.Module, channels: int, size: Sequence[int], kind: str) -> int:
