@@ -12,6 +12,8 @@ from gymnasium import spaces
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.networks import ActorCritic, SharedActorCritic, make_network
 from clusterenv.learners.common.networks.bodies import ImageBody
+from clusterenv.policy import graph
+from clusterenv.policy.adapters import as_policy
 from clusterenv.policy.distributions import DiagGaussian
 from tests.learners.test_networks import ACTIONS, batch_of
 
@@ -155,6 +157,15 @@ def test_at_first_a_ball_that_moves_changes_what_is_seen(kind: Any) -> None:
     differ = (features - features.mean(0)).norm(dim=1).mean().item()
     assert 0.1 < differ < 10
     assert features.norm(dim=1).mean() < 100  # a signal that grows from layer to layer would be as bad
+
+
+@pytest.mark.parametrize("shape", [(3, 24, 28), (24, 28, 3), (24, 28)])
+def test_an_image_network_is_traced(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exporter that is asked if the first cannot do it takes seconds."""
+    monkeypatch.setattr(graph, "_by_export", None)
+    space = spaces.Box(0, 255, shape, np.uint8)
+    network = make_network(space, spaces.Discrete(2), body="deep", hidden=(8,))
+    assert as_policy(network, space, spaces.Discrete(2), "onnx").weights()
 
 
 def test_without_images_and_memory_nothing_is_shared() -> None:

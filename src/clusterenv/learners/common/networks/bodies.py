@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Layers = Callable[[int, Sequence[int]], list[nn.Module]]
 
 Convolutions = Literal["shallow", "deep", "nature"]
+Layout = Literal["plain", "channels first", "channels last"]
 
 
 class VectorBody(nn.Module):
@@ -86,7 +87,8 @@ class ImageBody(nn.Module):
         self.place = _image_of(space, leaves, kind)
         image = leaves.pop(self.place)
         self.shape, self.bytes = image.shape or (), image.dtype == np.uint8
-        channels, *size = _channels_first(torch.zeros(1, *self.shape)).shape[1:]
+        self.layout = _layout_of(self.shape)
+        channels, *size = self._channels_first(torch.zeros(1, *self.shape)).shape[1:]
         self.convolutions = _KINDS[kind](channels)
         features = _features_of(self.convolutions, channels, size, kind)
         self.layers = nn.Sequential(*relu_layers(features, hidden, gain=GAIN))
@@ -98,12 +100,17 @@ class ImageBody(nn.Module):
     def forward(self, obs: Any) -> Tensor:
         """Observations with n rows -> [n, size]."""
         leaves = take_apart(self.space, obs)
-        image = _channels_first(leaves.pop(self.place)).float()
+        image = self._channels_first(leaves.pop(self.place)).float()
         features: Tensor = self.layers(self.convolutions(image / 255.0 if self.bytes else image))
         if self.encoder is None:
             return features
         beside = self.encoder(tuple(leaves))
         return torch.cat([features, beside if self.normalizer is None else self.normalizer(beside)], -1)
+
+    def _channels_first(self, images: Tensor) -> Tensor:
+        if self.layout == "plain":
+            return images.unsqueeze(1)
+        return images.permute(0, 3, 1, 2) if self.layout == "channels last" else images
 
     def learn_scale(self, obs: Any) -> None:
         """Take observations with n rows into the running mean and variance."""
@@ -126,13 +133,14 @@ def _image_of(space: Space[Any], leaves: list[Space[Any]], kind: str) -> int:
     return images[0]
 
 
-def _channels_first(images: Tensor) -> Tensor:
-    if images.ndim == 3:
-        return images.unsqueeze(1)
-    first, middle, last = images.shape[1:]
+def _layout_of(shape: Sequence[int]) -> Layout:
+    """How an image lies. From its space, once: a decision on a tensor would keep the network from being traced."""
+    if len(shape) == 2:
+        return "plain"
+    first, middle, last = shape
     square = (first == middle) != (middle == last)  # height and width are equal; a board may have more planes than rows
     channels_last = first == middle if square else last < first
-    return images.permute(0, 3, 1, 2) if channels_last else images
+    return "channels last" if channels_last else "channels first"
 
 
 def _features_of(convolutions: nn.Module, channels: int, size: Sequence[int], kind: str) -> int:
