@@ -150,7 +150,7 @@ def test_a_learners_page_explains_what_it_writes(name: str) -> None:
 
     written: set[str] = set()
     entry = catalog.find(name)
-    some: dict[str, Any] = {"learning_starts": 32, "publish_every": 1} if issubclass(entry.config, ReplayConfig) else {}
+    some: dict[str, Any] = {"learning_starts": 16, "publish_every": 1} if issubclass(entry.config, ReplayConfig) else {}
     for env_id in ENVIRONMENTS.get(name, ("CartPole-v1", "Pendulum-v1")):  # some are for continuous actions
         config = entry.config(
             env_id=env_id,
