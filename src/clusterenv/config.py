@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from clusterenv.amounts import parse_bytes
+from clusterenv.cgroups import cpu_limit
 from clusterenv.cluster_texts import parse_remote
 from clusterenv.clusters import KINDS, Remote
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
@@ -149,7 +150,9 @@ Cluster = Inproc | Local | Remote
 
 def usable_cores() -> int:
     """How many cores this process may use (containers and `taskset` may allow fewer than exist)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    limit = cpu_limit()
+    return cores if limit is None else max(1, min(cores, math.ceil(limit)))
 
 
 def parse_cluster(cluster: str | Cluster) -> Cluster:
