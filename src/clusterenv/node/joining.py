@@ -17,7 +17,7 @@ from clusterenv.errors import ConfigError, LaunchError, ProtocolError, WorkersMi
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
 from clusterenv.node.host import Host
-from clusterenv.transport.addresses import LOOPBACK, own_addresses
+from clusterenv.transport.addresses import LOOPBACK, interface_addresses, own_addresses
 from clusterenv.transport.security import make_keys, open_run
 from clusterenv.transport.sockets import Address, Hub
 from clusterenv.wire import messages as m
@@ -352,25 +352,28 @@ class Joining:
         return self._hub
 
 
+_INSTEAD = "Set bind= to a private address of this host, or leave insecure out."
+
+
 def _private(listen: str) -> str:
     """The address to listen on. Without keys it is under no circumstances one that the whole internet can reach.
 
     A name is looked up here and once: what libzmq would find behind it, later, nobody has checked.
     """
+    refused = f"insecure=True with bind={listen!r} is refused"
     try:
         found = [str(entry[4][0]) for entry in socket.getaddrinfo(listen, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"insecure=True with bind={listen!r} is refused: its address is not known ({words_of(error)}). Set bind= "
-            "to a private address of this host, or leave insecure out."
-        ) from error
+        raise ConfigError(f"{refused}: its address is not known ({words_of(error)}). {_INSTEAD}") from error
     for address in found:
-        public = next((each for each in _meant(address) if each.is_global), None)
-        if public is not None:
+        try:
+            public = next((each for each in _meant(address) if each.is_global), None)
+        except (OSError, ValueError) as error:
             raise ConfigError(
-                f"insecure=True with the public address {public} is refused. Set bind= to a private address of this "
-                "host, or leave insecure out."
-            )
+                f"{refused}: the addresses of this host cannot be found out ({words_of(error)}). {_INSTEAD}"
+            ) from error
+        if public is not None:
+            raise ConfigError(f"insecure=True with the public address {public} is refused. {_INSTEAD}")
     return found[0]
 
 
@@ -378,7 +381,14 @@ def _meant(address: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     """By which addresses one is reached who listens on this one."""
     found = ipaddress.ip_address(address)
     found = getattr(found, "ipv4_mapped", None) or found
-    return [ipaddress.ip_address(own) for own in own_addresses()] if found.is_unspecified else [found]
+    if not found.is_unspecified:
+        return [found]
+    # Who listens on :: is reached over IPv4 as well. The name of this host may stand for an address that only a router
+    # in front of it has.
+    meant = own_addresses() + interface_addresses(socket.AF_INET)
+    if found.version == 6:
+        meant += interface_addresses(socket.AF_INET6)
+    return [ipaddress.ip_address(own) for own in meant]
 
 
 def _says_goodbye(pieces: list[Any]) -> bool:
