@@ -181,15 +181,31 @@ def test_where_the_kernel_does_not_tell_there_is_no_ipv6_or_an_error(
 
 def test_somebody_who_listens_is_reachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert reachable(Address("127.0.0.1", listener.getsockname()[1])) is None
+        address = Address("127.0.0.1", listener.getsockname()[1], secure=False)
+        assert reachable(address) == address
+
+
+@pytest.mark.fault("F47")
+def test_of_a_name_with_several_addresses_the_one_that_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As localhost is in a container: IPv6 first, and the head listens on IPv4."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        entries = [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+        ]
+        monkeypatch.setattr("socket.getaddrinfo", lambda *args: entries)
+        assert reachable(Address("some-name", port)) == Address("127.0.0.1", port)
 
 
 def test_nobody_is_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert reachable(Address("127.0.0.1", port)) == "Connection refused"
+    with pytest.raises(OSError, match="Connection refused"):
+        reachable(Address("127.0.0.1", port))
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 70 + ".invalid", "a..b", "", "\udc80"])
 def test_a_name_that_means_nothing_is_not(host: str) -> None:
-    assert reachable(Address(host, 1), 2.0)
+    with pytest.raises(OSError, match=r"\w+"):
+        reachable(Address(host, 1), 2.0)
