@@ -58,7 +58,7 @@ class Joining:
         self._wanted = cluster.nodes  # how many more may come in
         self._new: list[Host] = []  # those that have no slots yet
         self._refused: collections.deque[str] = collections.deque(maxlen=10)
-        # Messages that came while a node was waited for.
+        # News of a node that another brought.
         self._kept: collections.deque[tuple[Host, m.FromNode | ProtocolError, list[Any]]] = collections.deque()
 
     @property
@@ -159,10 +159,17 @@ class Joining:
         sorted_out = None if got is None else self._sort(*got)
         if sorted_out is None:
             return
-        _, message, _ = sorted_out
-        # They have no slots yet, so beats are all they say, for hours maybe. A fault of theirs is told later.
+        host, message, _ = sorted_out
+        # They have no slots yet, so beats are all they say, for hours maybe. Nothing of it is kept: whoever never stops
+        # would fill our memory.
         if isinstance(message, ProtocolError):
-            self._kept.append(sorted_out)
+            self._turn_away(host, f"it sent what is no message: {message}")
+
+    def _turn_away(self, host: Host, reason: str) -> None:
+        _logger.warning("node %s is refused: %s", host.name, reason)
+        host.tell(m.Refuse(reason=reason[:1000]))
+        self._drop_new(host)
+        self._refused.append(f"{host.name}: {reason}")
 
     def _sort(self, peer: bytes, pieces: list[Any]) -> tuple[Host, m.FromNode | ProtocolError, list[Any]] | None:
         host = self._peers.get(peer)
