@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from clusterenv._version import __version__
 from clusterenv.cluster.restart import LIMITS, Fault
-from clusterenv.clusters import Join
+from clusterenv.clusters import Join, Slurm, Tcp
 from clusterenv.errors import LaunchError, WorkersMissing
 from clusterenv.node import joining
 from clusterenv.wire import messages as m
@@ -121,6 +122,21 @@ def test_a_launcher_whose_node_sends_garbage_at_once_is_not_waited_for(monkeypat
     says = "a node could not join: puppet0: it sent what is no message: "
     with pytest.raises(LaunchError, match=says), on_stage(monkeypatch, Babbling(patient=False)):
         pass
+
+
+@pytest.mark.fault("F42")
+@pytest.mark.parametrize(("kind", "more"), [(Join, 100 + 24), (Tcp, 3 * 100 + 24), (Slurm, 100 + 24)])
+def test_too_few_descriptors_for_so_many_nodes(monkeypatch: pytest.MonkeyPatch, kind: Any, more: int) -> None:
+    """Before anything is started. Nodes that are processes of the head take more of them."""
+    limit = 50
+    monkeypatch.setattr("resource.getrlimit", lambda which: (limit, limit))
+    theatre: Any = Theatre()
+    says = r"100 nodes need (\d+) file descriptors, but this process may have 50 open files\. Raise the limit"
+    with pytest.raises(LaunchError, match=says) as caught:
+        joining.Joining(kind(nodes=100), theatre).gather(100)
+    needed = int(str(caught.value).split()[3])
+    assert more < needed <= more + len(os.listdir("/proc/self/fd"))
+    assert theatre.run == ""
 
 
 @pytest.mark.fault("F13")

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from clusterenv._version import __version__
 from clusterenv.cluster.slots import share, split
-from clusterenv.clusters import INSECURE, Join, Tcp, split_address
+from clusterenv.clusters import INSECURE, Join, Ssh, Tcp, split_address
 from clusterenv.errors import ConfigError, LaunchError, ProtocolError, WorkersMissing, words_of
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
 from clusterenv.node.host import Host
+from clusterenv.node.starting import check_descriptors
 from clusterenv.transport.addresses import LOOPBACK, interface_addresses, own_addresses
 from clusterenv.transport.security import make_keys, open_run
 from clusterenv.transport.sockets import Address, Hub
@@ -34,6 +35,9 @@ AT_ONCE = 1_000
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
 _REMEMBERED = 100  # nodes that are lost, beside as many as there are places: should they come back, they are told so
+# Files that a node takes which is a process of ours: its connection, its standard input and what it writes. Of others
+# we have the connection only. Beside them: the socket and its threads, the arena, and what starting a process takes.
+_OF_A_PROCESS, _SPARE_DESCRIPTORS = 3, 24
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
 
 
@@ -68,6 +72,9 @@ class Joining:
 
     def gather(self, num_envs: int) -> tuple[list[Host], list[range]]:
         """Start the nodes, wait until all are there, and give each its slots."""
+        nodes = self._cluster.nodes
+        each = _OF_A_PROCESS if isinstance(self._cluster, (Tcp, Ssh)) else 1
+        check_descriptors(nodes, "nodes", nodes * each + _SPARE_DESCRIPTORS)
         host, port = self._listening()
         if isinstance(self._cluster, Join) and self._cluster.key_file:
             self._keys, self.epoch = open_run(pathlib.Path(self._cluster.key_file).expanduser())
