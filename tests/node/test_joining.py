@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,17 @@ import pytest
 
 from clusterenv._version import __version__
 from clusterenv.cluster.restart import LIMITS, Fault
+from clusterenv.clusters import Join, Slurm, Tcp
 from clusterenv.errors import LaunchError, WorkersMissing
 from clusterenv.node import joining
 from clusterenv.wire import messages as m
+from tests.node import puppets
 from tests.node.puppets import Head, Puppet, Theatre, on_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from clusterenv.launchers.base import NodeJob
 
 
 def test_nodes_are_welcome_and_told_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +76,67 @@ def test_what_a_refused_node_has_left_of_another_head_is_not_heard(monkeypatch: 
         ]
         assert head.node.losses() == []
         assert head.node.alive(0)
+
+
+class Babbling(Theatre):
+    """The first never stops to send what is no message; the second comes after a while, and so does another first.
+
+    Args:
+        patient: whether another comes.
+    """
+
+    def __init__(self, *, patient: bool) -> None:
+        super().__init__()
+        self.patient, self.words = patient, 0
+
+    def start(self, job: NodeJob) -> None:
+        super().start(job)
+        self.late = self._waiting.pop()
+
+    def receive(self, limit_s: float) -> tuple[bytes, list[Any]] | None:
+        if self._waiting or self.words >= 1_000:
+            return super().receive(limit_s)
+        self.words += 1
+        if self.words == 1_000 and self.patient:
+            self._waiting.append(self.late)
+            arrives_again(self, 0, b"peer 7")
+        return b"peer 0", [b"garbage"]
+
+
+def test_who_never_stops_sending_garbage_is_turned_away_and_fills_no_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While others are waited for, which may take hours. Somebody else may have its place."""
+    theatre = Babbling(patient=True)
+    monkeypatch.setattr(puppets, "Tcp", Join)  # nodes are started by hand, so the head waits on
+    with on_stage(monkeypatch, theatre) as head:
+        assert theatre.words == 1_000
+        assert [reason[:27] for reason in theatre.refusals(b"peer 0")] == ["it sent what is no message:"]
+        assert not head.node._joining._kept
+        assert sum("a message of a node was dropped" in each for each in caplog.messages) == 1
+        assert [host.peer for host in head.node._joining.members] == [b"peer 1", b"peer 7"]
+        assert head.node.losses() == []
+
+
+def test_a_launcher_whose_node_sends_garbage_at_once_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    says = "a node could not join: puppet0: it sent what is no message: "
+    with pytest.raises(LaunchError, match=says), on_stage(monkeypatch, Babbling(patient=False)):
+        pass
+
+
+@pytest.mark.fault("F42")
+@pytest.mark.parametrize(("kind", "more"), [(Join, 100 + 24), (Tcp, 3 * 100 + 24), (Slurm, 100 + 24)])
+def test_too_few_descriptors_for_so_many_nodes(monkeypatch: pytest.MonkeyPatch, kind: Any, more: int) -> None:
+    """Before anything is started. Nodes that are processes of the head take more of them."""
+    limit = 50
+    monkeypatch.setattr("resource.getrlimit", lambda which: (limit, limit))
+    theatre: Any = Theatre()
+    says = r"100 nodes need (\d+) file descriptors, but this process may have 50 open files\. Raise the limit"
+    with pytest.raises(LaunchError, match=says) as caught:
+        joining.Joining(kind(nodes=100), theatre).gather(100)
+    needed = int(str(caught.value).split()[3])
+    assert more < needed <= more + len(os.listdir("/proc/self/fd"))
+    assert theatre.run == ""
 
 
 @pytest.mark.fault("F13")

@@ -336,6 +336,21 @@ def test_the_first_address_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch
     assert taken == [Address(HOST, hub.port)]
 
 
+@pytest.mark.fault("F47")
+def test_of_a_name_the_address_that_answered_is_taken(monkeypatch: pytest.MonkeyPatch, hub: Hub, keys: RunKeys) -> None:
+    """libzmq would look the name up for itself, and take the IPv6 address. Messages show what the user wrote."""
+    entries = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", hub.port, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (HOST, hub.port)),
+    ]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *args: entries)
+    monkeypatch.setattr(member, "_JOIN_S", 5.0)
+    monkeypatch.setattr(member, "_WELCOME_S", 1.0)
+    with pytest.raises(LaunchError, match=r"some-name\.invalid:\d+ did not let this node in within 1 s"):
+        in_process([Address("some-name.invalid", hub.port)], keys.node)
+    hello_of(hub)
+
+
 HEAD = """
 import sys
 import numpy as np

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import ipaddress
 import logging
 import socket
 import subprocess
@@ -112,6 +113,44 @@ def test_not_where_the_whole_internet_could_come(
     monkeypatch.setattr(joining, "own_addresses", lambda: addresses)
     with pytest.raises(ConfigError, match=r"insecure=True with the public address .* is refused. Set bind="):
         Joining(clusterenv.Join(insecure=True, bind=bind)).gather(2)
+
+
+def interfaces(monkeypatch: pytest.MonkeyPatch, *own: str) -> None:
+    """The interfaces have these; the way out and the name of the host know of 10.0.0.5 only."""
+    monkeypatch.setattr(joining, "own_addresses", lambda: ["10.0.0.5"])
+    versions = {socket.AF_INET: 4, socket.AF_INET6: 6}
+    monkeypatch.setattr(
+        joining,
+        "interface_addresses",
+        lambda family: [each for each in own if ipaddress.ip_address(each).version == versions[family]],
+    )
+
+
+@pytest.mark.parametrize(
+    ("bind", "public"),
+    [("", "8.8.4.4"), ("0", "8.8.4.4"), ("[::ffff:0.0.0.0]", "8.8.4.4"), ("[::]", "8.8.4.4"), ("[::]", "2600::1")],
+)
+def test_every_address_of_the_host_counts(monkeypatch: pytest.MonkeyPatch, bind: str, public: str) -> None:
+    """Not only the one by which it would reach others."""
+    interfaces(monkeypatch, "127.0.0.1", "::1", "10.0.0.5", "fe80::1", public)
+    with pytest.raises(ConfigError, match=rf"insecure=True with the public address {public} is refused\. Set bind="):
+        Joining(clusterenv.Join(insecure=True, bind=bind)).gather(2)
+
+
+def test_who_listens_over_ipv4_only_is_not_reached_by_a_public_ipv6_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    interfaces(monkeypatch, "10.0.0.5", "2600::1")
+    assert joining._private("0.0.0.0") == "0.0.0.0"
+
+
+@pytest.mark.parametrize("error", [OSError(13, "Permission denied"), ValueError("non-hexadecimal number")])
+def test_not_where_the_addresses_cannot_be_found_out(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def unknown(family: int) -> list[str]:
+        raise error
+
+    monkeypatch.setattr(joining, "interface_addresses", unknown)
+    monkeypatch.setattr(joining, "own_addresses", lambda: ["10.0.0.5"])
+    with pytest.raises(ConfigError, match=r"bind='0\.0\.0\.0' is refused: the addresses of this host cannot be found"):
+        Joining(clusterenv.Join(insecure=True)).gather(2)
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import ipaddress
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterenv.errors import ConfigError
-from clusterenv.transport.addresses import own_addresses
+from clusterenv.transport import addresses
+from clusterenv.transport.addresses import interface_addresses, own_addresses
 from clusterenv.transport.sockets import Address, parse_address, reachable
+
+if TYPE_CHECKING:
+    import pathlib
 
 
 @pytest.mark.parametrize(
@@ -123,17 +130,82 @@ def test_loopback_is_left_out_where_there_is_more(monkeypatch: pytest.MonkeyPatc
     assert own_addresses() == ["10.1.2.3", "192.168.0.9"]
 
 
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_the_addresses_of_all_interfaces(family: socket.AddressFamily) -> None:
+    others = [each for card in psutil.net_if_addrs().values() for each in card if each.family == family]
+    assert sorted(interface_addresses(family)) == sorted(each.address.partition("%")[0] for each in others)
+
+
+def test_more_addresses_than_there_was_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel leaves out what does not fit, without a word."""
+    rooms = []
+    honest = fcntl.ioctl
+
+    def crowded(asking: Any, request: int, wanted: bytes) -> bytes:
+        rooms.append(int.from_bytes(wanted[:4], "little"))
+        full = honest(asking, request, wanted)
+        return wanted if len(rooms) < 3 else full
+
+    expected = interface_addresses(socket.AF_INET)
+    monkeypatch.setattr(fcntl, "ioctl", crowded)
+    assert interface_addresses(socket.AF_INET) == expected
+    assert rooms == [rooms[0], rooms[0] * 2, rooms[0] * 4]
+
+
+def test_ipv6_addresses_as_the_kernel_writes_them(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "if_inet6"
+    file.write_text(
+        "00000000000000000000000000000001 01 80 10 80       lo\n26000000000000000000000000000001 02 40 00 80     eth0\n"
+    )
+    monkeypatch.setattr(addresses, "_IPV6", file)
+    assert interface_addresses(socket.AF_INET6) == ["::1", "2600::1"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_where_the_kernel_does_not_tell_there_is_no_ipv6_or_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, known: bool
+) -> None:
+    def made(*args: Any) -> Any:
+        if known:
+            return contextlib.ExitStack()  # has a close, and no more is needed
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(addresses, "_IPV6", tmp_path / "nothing")
+    monkeypatch.setattr("clusterenv.transport.addresses.socket.socket", made)
+    if known:
+        with pytest.raises(FileNotFoundError):
+            interface_addresses(socket.AF_INET6)
+    else:
+        assert interface_addresses(socket.AF_INET6) == []
+
+
 def test_somebody_who_listens_is_reachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert reachable(Address("127.0.0.1", listener.getsockname()[1])) is None
+        address = Address("127.0.0.1", listener.getsockname()[1], secure=False)
+        assert reachable(address) == address
+
+
+@pytest.mark.fault("F47")
+def test_of_a_name_with_several_addresses_the_one_that_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As localhost is in a container: IPv6 first, and the head listens on IPv4."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        entries = [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+        ]
+        monkeypatch.setattr("socket.getaddrinfo", lambda *args: entries)
+        assert reachable(Address("some-name", port)) == Address("127.0.0.1", port)
 
 
 def test_nobody_is_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert reachable(Address("127.0.0.1", port)) == "Connection refused"
+    with pytest.raises(OSError, match="Connection refused"):
+        reachable(Address("127.0.0.1", port))
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 70 + ".invalid", "a..b", "", "\udc80"])
 def test_a_name_that_means_nothing_is_not(host: str) -> None:
-    assert reachable(Address(host, 1), 2.0)
+    with pytest.raises(OSError, match=r"\w+"):
+        reachable(Address(host, 1), 2.0)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from clusterenv._version import __version__
 from clusterenv.cluster.slots import share, split
-from clusterenv.clusters import INSECURE, Join, Tcp, split_address
+from clusterenv.clusters import INSECURE, Join, Ssh, Tcp, split_address
 from clusterenv.errors import ConfigError, LaunchError, ProtocolError, WorkersMissing, words_of
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
 from clusterenv.node.host import Host
-from clusterenv.transport.addresses import LOOPBACK, own_addresses
+from clusterenv.node.starting import check_descriptors
+from clusterenv.transport.addresses import LOOPBACK, interface_addresses, own_addresses
 from clusterenv.transport.security import make_keys, open_run
 from clusterenv.transport.sockets import Address, Hub
 from clusterenv.wire import messages as m
@@ -34,6 +35,9 @@ AT_ONCE = 1_000
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
 _REMEMBERED = 100  # nodes that are lost, beside as many as there are places: should they come back, they are told so
+# Files that a node takes which is a process of ours: its connection, its standard input and what it writes. Of others
+# we have the connection only. Beside them: the socket and its threads, the arena, and what starting a process takes.
+_OF_A_PROCESS, _SPARE_DESCRIPTORS = 3, 24
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
 
 
@@ -58,7 +62,7 @@ class Joining:
         self._wanted = cluster.nodes  # how many more may come in
         self._new: list[Host] = []  # those that have no slots yet
         self._refused: collections.deque[str] = collections.deque(maxlen=10)
-        # Messages that came while a node was waited for.
+        # News of a node that another brought.
         self._kept: collections.deque[tuple[Host, m.FromNode | ProtocolError, list[Any]]] = collections.deque()
 
     @property
@@ -68,6 +72,9 @@ class Joining:
 
     def gather(self, num_envs: int) -> tuple[list[Host], list[range]]:
         """Start the nodes, wait until all are there, and give each its slots."""
+        nodes = self._cluster.nodes
+        each = _OF_A_PROCESS if isinstance(self._cluster, (Tcp, Ssh)) else 1
+        check_descriptors(nodes, "nodes", nodes * each + _SPARE_DESCRIPTORS)
         host, port = self._listening()
         if isinstance(self._cluster, Join) and self._cluster.key_file:
             self._keys, self.epoch = open_run(pathlib.Path(self._cluster.key_file).expanduser())
@@ -159,10 +166,17 @@ class Joining:
         sorted_out = None if got is None else self._sort(*got)
         if sorted_out is None:
             return
-        _, message, _ = sorted_out
-        # They have no slots yet, so beats are all they say, for hours maybe. A fault of theirs is told later.
+        host, message, _ = sorted_out
+        # They have no slots yet, so beats are all they say, for hours maybe. Nothing of it is kept: whoever never stops
+        # would fill our memory.
         if isinstance(message, ProtocolError):
-            self._kept.append(sorted_out)
+            self._turn_away(host, f"it sent what is no message: {message}")
+
+    def _turn_away(self, host: Host, reason: str) -> None:
+        _logger.warning("node %s is refused: %s", host.name, reason)
+        host.tell(m.Refuse(reason=reason[:1000]))
+        self._drop_new(host)
+        self._refused.append(f"{host.name}: {reason}")
 
     def _sort(self, peer: bytes, pieces: list[Any]) -> tuple[Host, m.FromNode | ProtocolError, list[Any]] | None:
         host = self._peers.get(peer)
@@ -352,25 +366,28 @@ class Joining:
         return self._hub
 
 
+_INSTEAD = "Set bind= to a private address of this host, or leave insecure out."
+
+
 def _private(listen: str) -> str:
     """The address to listen on. Without keys it is under no circumstances one that the whole internet can reach.
 
     A name is looked up here and once: what libzmq would find behind it, later, nobody has checked.
     """
+    refused = f"insecure=True with bind={listen!r} is refused"
     try:
         found = [str(entry[4][0]) for entry in socket.getaddrinfo(listen, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"insecure=True with bind={listen!r} is refused: its address is not known ({words_of(error)}). Set bind= "
-            "to a private address of this host, or leave insecure out."
-        ) from error
+        raise ConfigError(f"{refused}: its address is not known ({words_of(error)}). {_INSTEAD}") from error
     for address in found:
-        public = next((each for each in _meant(address) if each.is_global), None)
-        if public is not None:
+        try:
+            public = next((each for each in _meant(address) if each.is_global), None)
+        except (OSError, ValueError) as error:
             raise ConfigError(
-                f"insecure=True with the public address {public} is refused. Set bind= to a private address of this "
-                "host, or leave insecure out."
-            )
+                f"{refused}: the addresses of this host cannot be found out ({words_of(error)}). {_INSTEAD}"
+            ) from error
+        if public is not None:
+            raise ConfigError(f"insecure=True with the public address {public} is refused. {_INSTEAD}")
     return found[0]
 
 
@@ -378,7 +395,14 @@ def _meant(address: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     """By which addresses one is reached who listens on this one."""
     found = ipaddress.ip_address(address)
     found = getattr(found, "ipv4_mapped", None) or found
-    return [ipaddress.ip_address(own) for own in own_addresses()] if found.is_unspecified else [found]
+    if not found.is_unspecified:
+        return [found]
+    # Who listens on :: is reached over IPv4 as well. The name of this host may stand for an address that only a router
+    # in front of it has.
+    meant = own_addresses() + interface_addresses(socket.AF_INET)
+    if found.version == 6:
+        meant += interface_addresses(socket.AF_INET6)
+    return [ipaddress.ip_address(own) for own in meant]
 
 
 def _says_goodbye(pieces: list[Any]) -> bool:

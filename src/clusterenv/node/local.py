@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import os
 import pickle
-import resource
 import select
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from clusterenv.node.base import Loss, Message
 from clusterenv.node.board import Board
 from clusterenv.node.handle import WorkerHandle
 from clusterenv.node.here import Here
-from clusterenv.node.starting import raise_start_errors
+from clusterenv.node.starting import check_descriptors, raise_start_errors
 from clusterenv.node.supervisor import LISTEN_S, Supervisor, search_path
 from clusterenv.transport.arena import Command
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack, pack_by_value
@@ -64,7 +63,7 @@ class LocalNode(Here):
         spared: bool = False,
     ) -> None:
         check_supported()
-        _check_descriptors(len(blocks))
+        check_descriptors(len(blocks), "workers", len(blocks) + _SPARE_DESCRIPTORS)
         self.blocks = blocks
         self._owner = os.getpid()
         self._cluster = cluster
@@ -465,17 +464,6 @@ class LocalNode(Here):
         if self._arena is None:
             raise LaunchError("the node has no arena yet; call bind() first")
         return self._arena
-
-
-def _check_descriptors(workers: int) -> None:
-    """Say at once, and with the numbers, that this process may not open enough files."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = len(os.listdir("/proc/self/fd")) + workers + _SPARE_DESCRIPTORS
-    if limit != resource.RLIM_INFINITY and needed > limit:
-        raise LaunchError(
-            f"{workers} workers need {needed} file descriptors, but this process may have {limit} open files. "
-            "Raise the limit (ulimit -n) or use fewer workers."
-        )
 
 
 def _pickled(build: Callable[[], Block]) -> bytes:

@@ -126,10 +126,10 @@ class _Life(NamedTuple):
 
 def _live(membership: Membership, epoch: int) -> _Life:
     try:
-        address = _first_reachable(membership.heads)
+        address, answered = _first_reachable(membership.heads)
     except NoHead as error:
         return _Life(False, error)
-    link = Link(membership.keys, address)
+    link = Link(membership.keys, answered)
     member = Member(membership, link, address, epoch)
     told = False
     problem: NoHead | GivenUp | None = None
@@ -152,7 +152,7 @@ class Member:
     Args:
         membership: how it joins.
         link: the connection.
-        address: of the head.
+        address: of the head, as the user wrote it.
         epoch: of the last head that this process has served; an earlier one is not let in any more.
 
     Attributes:
@@ -352,13 +352,14 @@ def _import(module: str) -> None:
         raise ConfigError(f"--import {module}: {why}. Install what it needs on {here}.") from error
 
 
-def _first_reachable(heads: Sequence[Address]) -> Address:
+def _first_reachable(heads: Sequence[Address]) -> tuple[Address, Address]:
+    """The first address that answers, as it was given and in numbers."""
     tried = []
     for address in heads:
-        problem = reachable(address)
-        if problem is None:
-            return address
-        tried.append(f"{address.host}:{address.port} ({problem})")
+        try:
+            return address, reachable(address)
+        except OSError as error:
+            tried.append(f"{address.host}:{address.port} ({error.strerror or error})")
     raise NoHead(
         f"head address not reachable from the node {socket.gethostname()}: tried {', '.join(tried)}. Open the port, or "
         "set bind= of the cluster to an address of the head that its nodes can reach."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from typing import TYPE_CHECKING
 
 from clusterenv.errors import EnvError, LaunchError, WorkersMissing
@@ -13,6 +15,17 @@ if TYPE_CHECKING:
 
     from clusterenv.node.base import Loss
     from clusterenv.worker.loop import Reply
+
+
+def check_descriptors(count: int, what: str, more: int) -> None:
+    """Say at once, and with the numbers, that this process may not open so many more files."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(os.listdir("/proc/self/fd")) + more
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        raise LaunchError(
+            f"{count} {what} need {needed} file descriptors, but this process may have {limit} open files. "
+            f"Raise the limit (ulimit -n) or use fewer {what}."
+        )
 
 
 def build_error(failure: Failure) -> EnvError:

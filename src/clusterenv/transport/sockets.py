@@ -238,12 +238,14 @@ class Link:
         self._context.term()
 
 
-def reachable(address: Address, limit_s: float = _CONNECT_S) -> str | None:
-    """Why nothing answers at an address, or None if something does."""
+def reachable(address: Address, limit_s: float = _CONNECT_S) -> Address:
+    """The same address in numbers, those that answered: libzmq tries only one of those that a name stands for.
+
+    Raises:
+        OSError: nothing answers.
+    """
     try:
-        with contextlib.closing(socket.create_connection((address.host, address.port), limit_s)):
-            return None
-    except UnicodeError:  # a name that no name server could know
-        return "Name or service not known"
-    except OSError as error:
-        return error.strerror or str(error)
+        with contextlib.closing(socket.create_connection((address.host, address.port), limit_s)) as answered:
+            return address._replace(host=str(answered.getpeername()[0]))
+    except UnicodeError as error:  # a name that no name server could know
+        raise OSError("Name or service not known") from error
