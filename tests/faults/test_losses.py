@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
@@ -21,6 +22,7 @@ from tests.faults.kit import (
     actions,
     batch,
     each,
+    ended,
     hurried,
     kill,
     lost,
@@ -219,6 +221,19 @@ def test_a_loss_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> No
         kill(envs, 1)
         envs.step(actions(envs))
     assert "worker 1 is lost (its process was ended by signal 9 (SIGKILL)); starting another" in caplog.text
+
+
+def test_a_worker_that_was_killed_is_not_called_late_because_another_is(caplog: pytest.LogCaptureFixture) -> None:
+    fns = counting(2, plans={0: {1: "hang"}, 1: {1: "kill"}})
+    with batch(fns, timeouts=patient()) as envs, caplog.at_level(logging.WARNING, logger="clusterenv"):
+        envs.reset(seed=1)
+        process = psutil.Process(envs.worker_pids()[1])
+        envs.step_async(actions(envs))
+        wait_until(lambda: ended(process), LIMIT_S)
+        with hurried(envs):
+            envs.step_wait()
+    assert "worker 0 is lost (no answer to a step within 0.5 s)" in caplog.text
+    assert "worker 1 is lost (its process was ended by signal 9 (SIGKILL))" in caplog.text
 
 
 def test_replacements_get_the_same_fresh_seeds_in_every_run() -> None:

@@ -117,6 +117,41 @@ def test_a_reader_that_does_not_read_is_a_timeout() -> None:
         one.send_packed(b"x" * BIG, 0.01)
 
 
+def test_a_sleeping_reader_is_woken_for_a_big_message_only() -> None:
+    with pair() as (one, two):
+        reader = threading.Thread(target=two.receive_packed, args=(LIMIT_S,))
+        one.send_waking(b"x", LIMIT_S, reader.start, pytest.fail)
+        assert reader.ident is None
+        assert two.receive_packed(LIMIT_S) == b"x"
+        one.send_waking(b"x" * BIG, LIMIT_S, reader.start, pytest.fail)
+        reader.join()
+
+
+def test_two_who_send_big_messages_to_each_other_do_not_wait_for_ever() -> None:
+    with pair() as (one, two):
+        got: list[bytes] = []
+
+        def send_and_receive() -> None:
+            two.send_packed(b"2" * BIG, LIMIT_S)
+            got.append(two.receive_packed(LIMIT_S))
+
+        other = threading.Thread(target=send_and_receive)
+        other.start()
+        one.send_waking(b"1" * BIG, LIMIT_S, bool, lambda: got.append(one.receive_packed(LIMIT_S)))
+        other.join()
+        assert got == [b"2" * BIG, b"1" * BIG]
+
+
+def test_a_reader_that_is_woken_and_does_not_read_is_a_timeout() -> None:
+    with pair() as (one, _), pytest.raises(ChannelTimeout, match=f"of {BIG} bytes were not taken within 0.01 s"):
+        one.send_waking(b"x" * BIG, 0.01, bool, pytest.fail)
+
+
+def test_a_reader_that_goes_in_mid_message_is_gone() -> None:
+    with pair() as (one, two), pytest.raises(ChannelClosed):
+        one.send_waking(b"x" * BIG, LIMIT_S, two.close, bool)
+
+
 def test_a_closed_peer_ends_the_wait_for_a_message() -> None:
     with pair() as (one, two):
         one.close()

@@ -44,7 +44,8 @@ _logger = logging.getLogger(__name__)
 
 # A waiting head looks this often whether the workers it waits for still live.
 _LOOK_S = 0.05
-# How long we wait to learn why a channel closed, and for a message that has been announced.
+# How long we wait to learn why a channel closed, and for a message that has been announced. A worker that reads nothing
+# for as long is stuck.
 _EXIT_S = 1.0
 _FRAME_S = 30.0
 # Beside one channel per worker: the control socket, the arena, and what starting a process takes for a moment.
@@ -117,7 +118,7 @@ class LocalNode(Here):
             workers = [
                 worker
                 for worker in workers
-                if not actions[worker] or self._send_packed(self._handles[worker], pack_by_value(actions[worker]))
+                if not actions[worker] or self._deliver(worker, pack_by_value(actions[worker]), command)
             ]
         self._board.ask(workers, command)
 
@@ -134,7 +135,8 @@ class LocalNode(Here):
             if self._board.wait_for(worker, max(0.0, left)) or self._look(self._handles[worker]):
                 continue
             if end is not None and time.monotonic() >= end:
-                return [w for w in workers if self._board.unanswered([w]) is not None]
+                late = [w for w in workers if self._board.unanswered([w]) is not None]
+                return [w for w in late if not self._look(self._handles[w])]  # one that has ended is not late
         return []
 
     def wait_any(self, limit_s: float) -> bool:
@@ -164,7 +166,7 @@ class LocalNode(Here):
             handle = self._handles[worker]
             handle.reply, handle.played = None, []  # of a call that was given up
             try:
-                if not handle.lost and self._send_packed(handle, data):
+                if not handle.lost and self._deliver(worker, data, Command.MESSAGE):
                     self._board.ask([worker], Command.MESSAGE)
             except BaseException:
                 self.lose(worker, "a message to it was interrupted")  # it has it, and may not know
@@ -292,7 +294,7 @@ class LocalNode(Here):
             _logger.warning("worker %d does not end although it was killed", worker)
         self._supervisor.forget(handle.token)
         handle.channel.close()
-        self._launch(handle, self._limit())
+        self._launch(handle, _FRAME_S)
         handle.started_s = time.monotonic()
         handle.fresh_seeds = tuple(seeds)
 
@@ -383,7 +385,7 @@ class LocalNode(Here):
         self._board.welcome(handle.worker)
         handle.bound = True
         try:
-            handle.channel.send(binding, self._limit())
+            handle.channel.send(binding, _FRAME_S)
         except (ChannelClosed, ChannelTimeout) as error:
             self._gone(handle, f"it did not take the arena: {error}")
         self._send_fd(handle, self._bound().fd, "arena")
@@ -396,20 +398,31 @@ class LocalNode(Here):
     def _send_fd(self, handle: WorkerHandle, fd: int, what: str) -> None:
         if not handle.lost:
             try:
-                handle.channel.send_fd(fd, self._limit())
+                handle.channel.send_fd(fd, _FRAME_S)
             except (ChannelClosed, ChannelTimeout) as error:
                 self._gone(handle, f"it did not take the {what}: {error}")
 
-    def _send_packed(self, handle: WorkerHandle, packed: bytes) -> bool:
+    def _deliver(self, worker: int, packed: bytes, command: Command) -> bool:
+        """Send a worker a message; return whether it is still to be asked.
+
+        It is asked on the way if the message is too large for the socket: one that sleeps reads nothing. A small one
+        comes first, so that Ctrl-C in between leaves nobody awake who waits for it.
+        """
+        before = self._board.asked(worker)
+        sent = self._send_packed(self._handles[worker], packed, lambda: self._board.ask([worker], command))
+        return sent and self._board.asked(worker) == before
+
+    def _send_packed(self, handle: WorkerHandle, packed: bytes, wake: Callable[[], None] = lambda: None) -> bool:
         try:
-            handle.channel.send_packed(packed, self._limit())
+            # It may be sending, too, what was given up or not yet fetched, and reads when we have taken that.
+            handle.channel.send_waking(packed, _FRAME_S, wake, lambda: self._receive(handle))
         except (ChannelClosed, ChannelTimeout) as error:
             self._gone(handle, str(error))
             return False
         except BaseException:
             self.lose(handle.worker, "a message to it was interrupted")  # it may have got half of it
             raise
-        return True
+        return not handle.lost
 
     def _look(self, handle: WorkerHandle) -> bool:
         """Whether a worker is lost; learn of its end if it has just ended, and see that it does not sleep over work."""
@@ -455,10 +468,6 @@ class LocalNode(Here):
             self.post({worker: Message("close", ()) for worker in free})
             busy, closing = late, closing + free
         self.replies(closing, None if end is None else max(0.05, end - time.monotonic()))
-
-    def _limit(self) -> float:
-        # For messages that only fill a socket: a worker that does not read for this long is stuck.
-        return _FRAME_S
 
     def _bound(self) -> Arena:
         if self._arena is None:

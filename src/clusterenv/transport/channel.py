@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import array
 import pickle
+import select
 import socket
 import struct
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from clusterenv.errors import ResultError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _HEADER = struct.Struct("<Q")
 # Infos of a block usually fit; a worker with more waits until the head reads.
@@ -70,6 +74,12 @@ class Channel:
         """The descriptor, for polling."""
         return self._socket.fileno()
 
+    def readable(self) -> bool:
+        """Whether a message, or the beginning of one, has arrived."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
+
     def send(self, message: object, limit_s: float | None) -> None:
         """Send a message; raise ChannelTimeout if the other side does not take it in time."""
         self.send_packed(pack(message), limit_s)
@@ -83,6 +93,32 @@ class Channel:
             raise ChannelTimeout(f"a message of {len(packed)} bytes was not taken within {limit_s} s") from None
         except OSError as error:
             raise ChannelClosed(str(error)) from error
+
+    def send_waking(
+        self, packed: bytes, limit_s: float, wake: Callable[[], object], take: Callable[[], object]
+    ) -> None:
+        """As `send_packed`, to somebody who may sleep, or may be sending as well.
+
+        Args:
+            packed: what `pack` has made.
+            limit_s: how long nothing may move.
+            wake: called once if the socket does not hold the whole message: from then on the other side must read.
+            take: called when something has arrived meanwhile. The other side may not read before that is taken.
+        """
+        left = self._send_some(memoryview(_HEADER.pack(len(packed)) + packed))
+        if not left:
+            return
+        wake()
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | select.POLLOUT)
+        while left:
+            moved = poll.poll(1000 * limit_s)
+            if not moved:
+                count = f"{len(left)} of a message of {len(packed)} bytes"
+                raise ChannelTimeout(f"{count} were not taken within {limit_s} s")
+            if moved[0][1] & select.POLLIN:
+                take()
+            left = self._send_some(left)  # in any case: it finds out that the other side is gone
 
     def receive(self, limit_s: float | None) -> Any:
         """The next message; raise ChannelTimeout if it is not there in time."""
@@ -126,6 +162,16 @@ class Channel:
     def close(self) -> None:
         """Close this end."""
         self._socket.close()
+
+    def _send_some(self, data: memoryview) -> memoryview:
+        """Send what the socket takes at once; return the rest."""
+        try:
+            self._socket.settimeout(0.0)
+            return data[self._socket.send(data) :]
+        except BlockingIOError:
+            return data
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
 
     def _progress(self) -> tuple[int, int]:
         """How many bytes are there, and must be: of the header and, once that is whole, of the message."""

@@ -226,9 +226,10 @@ class WorkerLoop:
         if self._arena.action:
             return self._block.actions(rows)
         # A space that fits no array: the actions come as messages. There may be several if slots were sent while we
-        # were at work, and old ones: a head that was interrupted asks again, or gives up what it has sent.
+        # were at work, and old ones: a head that was interrupted asks again, or gives up what it has sent. Those are
+        # read, too: a head whose message is too large for the socket waits until it is.
         waiting = self._object_actions
-        while any(row not in waiting or waiting[row][0] != self._want[row] for row in rows):
+        while self._channel.readable() or any(row not in waiting or waiting[row][0] != self._want[row] for row in rows):
             waiting.update(self._channel.receive(None))
         return [waiting.pop(row)[1] for row in rows]
 
