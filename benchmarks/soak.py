@@ -23,7 +23,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -94,7 +93,7 @@ def held() -> dict[str, float]:
     return {
         "memory_mb": psutil.Process().memory_info().rss / 1e6,
         "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # without the one that looks
-        "threads": threading.active_count(),
+        "threads": len(os.listdir("/proc/self/task")),  # also those that Python does not know: libzmq's
         "shared_memory": len(shared),
     }
 
@@ -115,7 +114,6 @@ def head(args: Args, cluster: str, folder: pathlib.Path) -> None:
     """One head: a line of JSON on standard output after every piece, and one at the end."""
     slots = [{"env_kwargs": each} for each in echo_slots(args.num_envs)]
     policy = EchoPolicy() if cluster.startswith("local") else echo_module()
-    began, piece = time.monotonic(), 0
     chaos: dict[str, Any] = {"env_id": "Echo-v0", "chances": CHANCES, "sleep_s": 0.005, "seed": args.seed}
     with clusterenv.make_vec(
         "clusterenv.testing:Chaos-v0",
@@ -128,6 +126,7 @@ def head(args: Args, cluster: str, folder: pathlib.Path) -> None:
         used = Run(envs, policy, args.seed)
         envs.reset(seed=args.seed)
         envs.attach(policy, sync="on-change", seed=args.seed)
+        began, piece = time.monotonic(), 0  # now, so that there is a piece however long the start took
         with hurting(cluster, args.seed) as nemeses:
             while time.monotonic() < began + args.minutes * 60:
                 faulthandler.dump_traceback_later(args.piece_s + END_S, exit=True)

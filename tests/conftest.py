@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
+import pathlib
 import re
 import signal
 import threading
@@ -101,9 +103,20 @@ def _belongings() -> dict[str, set[str]]:
     return {
         "children": {f"{child.pid}" for child in psutil.Process().children(recursive=True) if _lives(child)},
         "descriptors": {f"{fd}: {_target(fd)}" for fd in os.listdir("/proc/self/fd") if _target(fd)},
-        "threads": {thread.name for thread in threading.enumerate()},
+        "threads": {thread.name for thread in threading.enumerate()} | _threads_of_sockets(),
         "shared memory": shared_files(),
     }
+
+
+def _threads_of_sockets() -> set[str]:
+    """The threads of libzmq's contexts, which Python does not know. Those of other libraries stay, and may."""
+    found = set()
+    for number in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has ended since it was found
+            name = pathlib.Path(f"/proc/self/task/{number}/comm").read_text().strip()
+            if name.startswith("ZMQbg"):
+                found.add(f"{number}: {name}")
+    return found
 
 
 def _left(before: dict[str, set[str]]) -> dict[str, set[str]]:

@@ -167,6 +167,25 @@ def test_a_killed_worker_loses_its_slots_in_recv(next_step: ClusterEnv, tmp_path
 
 
 @beyond
+def test_a_slot_that_waits_after_a_loss_begins_with_a_reset(next_step: ClusterEnv) -> None:
+    # Both slots of a worker are lost under way. The replacement owes neither a step: one slot goes on, and meanwhile
+    # nothing may happen to the other.
+    one, other = SECOND
+    quiet(next_step, 1)
+    next_step.set_attr("misbehave", "kill", indices=[one])
+    next_step.send([1, 1], slots=SECOND)
+    assert lost(next_step.recv(2)[4]) == [0, 1]
+    for steps in (0, 1):
+        next_step.send([1], slots=[one])
+        assert next_step.recv()[0][0, 1] == steps
+    next_step.send([1], slots=[other])
+    observations, *_, infos = next_step.recv()
+    assert infos["env_id"].tolist() == [other]
+    assert observations[0, 1] == 0, "the first observation after a loss is a reset's"
+    assert next_step.get_attr("steps")[other] == next_step.get_attr("life")[other] == 0
+
+
+@beyond
 def test_a_killed_worker_in_a_call_and_in_a_reset(next_step: ClusterEnv) -> None:
     quiet(next_step, 1)
     kill(next_step, 0)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import socket
+import subprocess
 import threading
 from typing import NoReturn
 
 import pytest
 
+from clusterenv.node import forkserver
 from clusterenv.node.forkserver import ForkServer
 
 LIMIT_S = 20.0
@@ -68,3 +71,31 @@ def test_killing_nobody_is_no_error() -> None:
         ours.close()
         thread.join(LIMIT_S)
         assert not thread.is_alive()
+
+
+def test_a_worker_that_cannot_die_keeps_no_other_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As one that hangs in the kernel does: it has its signal, and does not end.
+    stuck, *others = [subprocess.Popen(["sleep", "100"], start_new_session=True) for _ in range(3)]
+    kill_group = forkserver._kill_group
+    monkeypatch.setattr(forkserver, "_kill_group", lambda pid: None if pid == stuck.pid else kill_group(pid))
+    monkeypatch.setattr(forkserver, "_COLLECT_S", 0.5)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        server = ForkServer(theirs)
+        for token, worker in enumerate((stuck, *others)):
+            server._watch(worker.pid, token)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        ours.close()
+        thread.join(LIMIT_S)
+        ended = not thread.is_alive()
+        left = [child.pid for child in server._children.values()]
+        for worker in (stuck, *others):
+            worker.send_signal(signal.SIGKILL)
+        thread.join(LIMIT_S)
+        for child in list(server._children.values()):
+            server._end(child)
+        for worker in (stuck, *others):
+            worker.wait(LIMIT_S)
+    assert ended, "the fork server waits for a worker that does not end"
+    assert left == [stuck.pid]

@@ -173,6 +173,41 @@ def test_when_the_server_dies_its_workers_do_and_the_head_learns_it() -> None:
             sup.start(theirs, None)
 
 
+@pytest.mark.fault("F10")
+@pytest.mark.parametrize("learns", ["exited", "close"])
+def test_what_workers_started_ends_when_the_server_dies(tmp_path: pathlib.Path, learns: str) -> None:
+    with supervisor() as sup, started(sup) as (token, channel):
+        build_with(channel, with_grandchild(note_of(tmp_path)))
+        worker, started_by_it = pid_of(sup, token), grandchild(note_of(tmp_path))
+        server_of(sup).kill()
+        wait_until(lambda: gone(worker), LIMIT_S)
+        try:
+            assert not gone(started_by_it)
+            if learns == "exited":
+                assert sup.exited(token, LIMIT_S) is not None
+            else:
+                sup.close()
+            wait_until(lambda: gone(started_by_it), LIMIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(started_by_it, signal.SIGKILL)
+
+
+@pytest.mark.fault("F10")
+def test_what_workers_started_ends_when_a_stopped_server_is_closed(tmp_path: pathlib.Path) -> None:
+    with supervisor() as sup, started(sup) as (token, channel):
+        build_with(channel, with_grandchild(note_of(tmp_path)))
+        assert pid_of(sup, token)
+        started_by_it = grandchild(note_of(tmp_path))
+        server_of(sup).suspend()
+        sup.close()
+        try:
+            wait_until(lambda: gone(started_by_it), LIMIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(started_by_it, signal.SIGKILL)
+
+
 def test_a_token_that_nobody_has_is_no_error() -> None:
     with supervisor() as sup, started(sup) as (token, _):
         sup.kill(999)

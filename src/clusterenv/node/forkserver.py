@@ -23,7 +23,7 @@ import os
 import select
 import signal
 import socket
-import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ ENGINE_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
 _PR_SET_PDEATHSIG = 1
 _MAX_MESSAGE = 4096
+# How long workers that were killed may take to end. The head waits a little longer for us when it closes.
+_COLLECT_S = 1.5
 
 
 @dataclass(slots=True)
@@ -56,8 +58,7 @@ class ForkServer:
             while self._serve():
                 pass
         finally:
-            for child in list(self._children.values()):
-                self._end(child)
+            self._end_all()
 
     def _serve(self) -> bool:
         # The one wait without a limit: this process has nothing to do until the head speaks, ends, or a worker ends.
@@ -100,10 +101,13 @@ class ForkServer:
                 # Whatever goes wrong: the rest of this program is the fork server's, which ends the other workers.
                 os._exit(1)
         os.close(channel_fd)
+        self._watch(pid, token)
+        self._tell({"token": token, "pid": pid})
+
+    def _watch(self, pid: int, token: int) -> None:
         child = _Child(pid, token, os.pidfd_open(pid))
         self._children[child.pidfd] = child
         self._poll.register(child.pidfd, select.POLLIN)
-        self._tell({"token": token, "pid": pid})
 
     def _become_worker(self, server: int, core: int | None, channel_fd: int) -> None:
         from clusterenv.worker.loop import run_forked
@@ -122,6 +126,20 @@ class ForkServer:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, {core})
         run_forked(socket.socket(fileno=channel_fd))
+
+    def _end_all(self) -> None:
+        """Kill every worker, then collect those that end within the limit.
+
+        One that hangs in the kernel (a dead network disk, a driver) ends when that lets it go. It must keep neither the
+        others alive nor us; the system collects it.
+        """
+        for child in self._children.values():
+            _kill_group(child.pid)
+        self._poll.unregister(self._control)
+        end = time.monotonic() + _COLLECT_S
+        while self._children and (left := end - time.monotonic()) > 0:
+            for fd, _ in self._poll.poll(left * 1000):
+                self._end(self._children[fd])
 
     def _end(self, child: _Child) -> None:
         """Kill what is left of a worker's group, collect its status and report it."""
@@ -170,7 +188,3 @@ def main(control_fd: int, *, spared: bool = False) -> None:
     for number in ENGINE_SIGNALS if spared else ():
         signal.signal(number, _heed_not)  # not "ignored": that would be passed on to what environments start
     ForkServer(socket.socket(fileno=control_fd)).run()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import select
@@ -155,7 +156,6 @@ class Supervisor:
     def close(self) -> None:
         """End the fork server, which ends every worker. Safe to call twice, and after a fork of the head."""
         self._control.close()
-        self._pids.clear()
         if os.getpid() != self._owner:
             return
         try:
@@ -163,6 +163,9 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             self._server.kill()
             self._server.wait(_SERVER_END_S)
+        if self._server.returncode:
+            self._kill_groups()
+        self._pids.clear()
 
     def _send(self, request: bytes, rights: Sequence[tuple[int, int, array.array[int]]] = ()) -> None:
         """Send a request, and listen while the socket is full: if both sides only spoke, both would wait for ever."""
@@ -202,7 +205,6 @@ class Supervisor:
                 self._exits[message["token"]] = Exit(message["token"], message["status"], message.get("error", ""))
 
     def _server_is_gone(self) -> None:
-        # The kernel kills every worker with it.
         try:
             status = self._server.wait(_SERVER_END_S)
         except subprocess.TimeoutExpired:
@@ -210,4 +212,16 @@ class Supervisor:
         reason = f"the fork server ended with exit code {status}; its own words are on stderr"
         for token in range(1, self._tokens + 1):
             self._exits.setdefault(token, Exit(token, status, reason))
+        self._kill_groups()
         self._pids.clear()
+
+    def _kill_groups(self) -> None:
+        """Kill what environments have started: without a fork server the kernel kills every worker, but no more."""
+        for pid in self._pids.values():
+            # Each worker leads a session. While somebody of it lives, no other process gets its number; after that one
+            # may, and it seldom leads a session.
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(pid) != pid:
+                    continue
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)

@@ -145,11 +145,6 @@ class Hub:
             self._guard.stop()
         self._context.term()
 
-    @property
-    def fd(self) -> int:
-        """For tests of what is left behind."""
-        return int(self._socket.fd)
-
 
 class _OnlyThese:
     """The allow-list: without one, a CURVE server lets in everybody who knows its public key."""
