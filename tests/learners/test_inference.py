@@ -24,6 +24,7 @@ from clusterenv.learners.common.config import LearnerConfig
 from clusterenv.learners.common.inference import Inference
 from clusterenv.learners.common.networks import make_network
 from clusterenv.learners.common.networks.q_network import make_q_network
+from clusterenv.learners.common.seeds import playing_seed
 from tests.learners.envs import Gated, Lever, Screen
 from tests.zoo import wait_until
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from clusterenv.env.batch import Batch
 
 SLOTS, STEPS = 6, 5
+EPOCH = 4
 
 
 def config(**changes: Any) -> LearnerConfig:
@@ -58,7 +60,7 @@ def inferring(
 ) -> Iterator[tuple[Inference, ClusterEnv]]:
     with ClusterEnv([make] * settings.num_envs, cluster=cluster, **kwargs) as envs:
         observations, _ = envs.reset(seed=settings.seed)
-        subject = Inference(envs, observations, network(envs, lstm=lstm), settings, epoch=4)
+        subject = Inference(envs, observations, network(envs, lstm=lstm), settings, epoch=EPOCH)
         try:
             yield subject, envs
         finally:
@@ -102,7 +104,8 @@ def episodes_of(batches: list[Batch], slot: int) -> list[tuple[float, int]]:
 def played_by_workers(make: Callable[[], Any], settings: LearnerConfig, count: int, lstm: int) -> list[Batch]:
     with ClusterEnv([make] * SLOTS, cluster="inproc:2") as envs:
         envs.reset(seed=settings.seed)
-        envs.attach(network(envs, lstm=lstm), sync="never", encoding="fp32", seed=settings.seed, runtime="torch")
+        seed = playing_seed(settings.seed, EPOCH)
+        envs.attach(network(envs, lstm=lstm), sync="never", encoding="fp32", seed=seed, runtime="torch")
         with envs.stream(STEPS, SLOTS) as stream:
             return [next(stream) for _ in range(count)]
 
@@ -180,8 +183,8 @@ def test_what_is_told_beside_the_data() -> None:
             subject.publish(module)
         batches = [subject.next() for _ in range(8)]
         told = subject.stats()
-    assert {batch.N for batch in batches} == {4}
-    assert {batch.epoch for batch in batches} == {4}
+    assert {batch.N for batch in batches} == {EPOCH}
+    assert {batch.epoch for batch in batches} == {EPOCH}
     assert batches[-1].version.max() == 3
     np.testing.assert_array_equal(batches[-1].lag, 3 - batches[-1].version)
     assert not batches[-1].divergence.any()
