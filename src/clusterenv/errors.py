@@ -201,6 +201,16 @@ def words_of(error: BaseException) -> str:
         return "(it cannot be printed)"
 
 
+def named(error: BaseException) -> str:
+    """The type and the words of an error, for a message about it.
+
+    Example:
+        >>> named(KeyError("gravity"))
+        "KeyError: 'gravity'"
+    """
+    return f"{type(error).__name__}: {words_of(error)}"
+
+
 _env_error_types: dict[type[BaseException], type[EnvError]] = {}
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from clusterenv.env.drift import Drift
 from clusterenv.env.players import Players
 from clusterenv.env.tally import Tally
-from clusterenv.errors import ConfigError, words_of
+from clusterenv.errors import ConfigError, named
 from clusterenv.policy.adapters import as_policy
 from clusterenv.policy.base import at_slots, check_slots, whole_number
 from clusterenv.policy.protocol import Policy
@@ -316,9 +316,7 @@ def _check_distribution(distribution: Distribution) -> None:
         drawn, _ = distribution.sample_with_log_prob(params, np.zeros((2, distribution.draws), np.float32))
         results = {"sample_with_log_prob": np.asarray(drawn), "mode": np.asarray(distribution.mode(params))}
     except Exception as error:  # the user's code
-        raise ConfigError(
-            f"{distribution} raised when it sampled: {type(error).__name__}: {words_of(error)}."
-        ) from error
+        raise ConfigError(f"{distribution} raised when it sampled: {named(error)}.") from error
     for name, actions in results.items():
         if actions.shape != (2, *leaf.shape) or actions.dtype != leaf.dtype:
             raise ConfigError(

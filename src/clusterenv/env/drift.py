@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clusterenv.errors import PolicyError, words_of
+from clusterenv.errors import PolicyError, named
 from clusterenv.sync.distance import Distance, distance_squared, should_measure
 from clusterenv.sync.estimate import Estimator
 from clusterenv.sync.versions import Version
@@ -133,8 +133,7 @@ class Drift:
                 found = self._runtime(leaves, state).params
             except Exception as error:  # the user's code
                 raise PolicyError(
-                    f"{self._name} failed on the head, on {len(leaves[0])} observations of the workers: "
-                    f"{type(error).__name__}: {words_of(error)}"
+                    f"{self._name} failed on the head, on {len(leaves[0])} observations of the workers: {named(error)}"
                 ) from error
             if np.isnan(found).any():  # it would pass for "no drift" in every comparison
                 raise PolicyError(

@@ -29,7 +29,7 @@ import gymnasium
 
 from clusterenv._version import __version__
 from clusterenv.config import usable_cores
-from clusterenv.errors import ConfigError, GivenUp, LaunchError, words_of
+from clusterenv.errors import ConfigError, GivenUp, LaunchError, named, words_of
 from clusterenv.node.forkserver import ENGINE_SIGNALS
 from clusterenv.node.service import Service
 from clusterenv.transport.sockets import Address, Link, reachable
@@ -187,7 +187,7 @@ class Member:
             _logger.info("the node ends: %s", self._why)
             return self._service.ended
         except BaseException as error:
-            self._why = f"{type(error).__name__}: {words_of(error)}"[:1000]
+            self._why = named(error)[:1000]
             raise
         finally:
             self._flush()
@@ -348,7 +348,7 @@ def _import(module: str) -> None:
     try:
         importlib.import_module(module)
     except Exception as error:  # the user's code
-        why, here = f"{type(error).__name__}: {words_of(error)}", socket.gethostname()
+        why, here = named(error), socket.gethostname()
         raise ConfigError(f"--import {module}: {why}. Install what it needs on {here}.") from error
 
 

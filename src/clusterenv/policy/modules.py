@@ -10,7 +10,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from clusterenv import spaces
-from clusterenv.errors import ConfigError, words_of
+from clusterenv.errors import ConfigError, named
 from clusterenv.policy import capture
 from clusterenv.policy.protocol import Distribution
 from clusterenv.policy.runtime import as_tensors, pack
@@ -189,8 +189,7 @@ class TorchActor:
 
     def _failed(self, error: Exception, rows: int) -> ConfigError:
         return ConfigError(
-            f"{self._name} raised on {rows} observations of {self._space}: {type(error).__name__}: {words_of(error)}. "
-            f"Accepted are:\n{ACCEPTED}"
+            f"{self._name} raised on {rows} observations of {self._space}: {named(error)}. Accepted are:\n{ACCEPTED}"
         )
 
     def _check_sb3(self) -> frozenset[int]:

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from clusterenv import spaces
 from clusterenv.cluster.restart import fresh_seed
-from clusterenv.errors import words_of
+from clusterenv.errors import named, words_of
 from clusterenv.transport.arena import Word
 from clusterenv.worker.describe import BlockDescription, describe_envs
 from clusterenv.worker.report import BuildError, Report, failure_of
@@ -200,7 +200,7 @@ class EnvBlock:
                 raise
             report.failures.append(failure_of(error, self.slots.start + row, "reset", recovered=True))
             observation, info = self._reset_env(row)
-            return observation, {**info, "env_error": _words(error)}
+            return observation, {**info, "env_error": named(error)}
 
     # Resets and replacements.
 
@@ -244,7 +244,7 @@ class EnvBlock:
             self._reset_lost(row, report)
         self._reward[row], self._terminated[row], self._truncated[row] = 0.0, False, True
         self._done[row] = self.autoreset_mode is AutoresetMode.NEXT_STEP
-        report.infos.append((slot, {"worker_lost": True, "env_error": _words(error)}))
+        report.infos.append((slot, {"worker_lost": True, "env_error": named(error)}))
 
     def _reset_lost(self, row: int, report: Report) -> None:
         """With autoreset in the same step, a fresh environment shows its first observation at once."""
@@ -318,10 +318,6 @@ def as_reward(value: Any) -> float:
 
 def _set_attr(env: Env, name: str, value: Any) -> None:
     env.set_wrapper_attr(name, value)
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {words_of(error)}"
 
 
 def _explained(error: Exception) -> Exception:
