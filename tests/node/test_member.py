@@ -412,16 +412,6 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def test_environments_that_are_slow_to_build() -> None:
-    """A node that builds for longer than `silence_s` is not silent: it is at work."""
-    from clusterenv import make_vec
-    from tests.node.worlds import SLOW
-
-    with contextlib.closing(make_vec(SLOW, 1, cluster="tcp:nodes=1,workers=1,silence_s=2", build_s=5.0)) as envs:
-        envs.reset(seed=0)
-        assert envs.step([1])[0].tolist() == [[0, 1]]
-
-
 # Nodes that outlive their head.
 
 

@@ -174,8 +174,8 @@ def _container(cluster: Kubernetes, command: Sequence[str]) -> Manifest:
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 (of a container of its own)
         ],
         # Nothing listens in a pod, so the probes look at a file. Started: the node has joined; one that hangs before
-        # that is ended. Ready: it is in touch with the head. There is no livenessProbe: a node that builds environments
-        # is busy for as long as they take. The head knows how long that may be, and has a stuck node replaced.
+        # that is ended. Ready: it is in touch with the head. There is no livenessProbe: the head hears whether
+        # a node is alive, and has one that is stuck replaced.
         "startupProbe": {**_is_alive(cluster), "periodSeconds": 5, "failureThreshold": 120},
         "readinessProbe": {**_is_alive(cluster), "periodSeconds": 10},
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -68,7 +67,6 @@ class Host:
     _handlers: dict[int, Handler] = field(default_factory=dict)
     _sizes: dict[int, int] = field(default_factory=dict)  # of the requests that are not answered
     _unanswered_bytes: int = 0  # their sum
-    _at_work: dict[int, float] = field(default_factory=dict)  # requests that take their time, and until when
 
     @property
     def name(self) -> str:
@@ -87,9 +85,6 @@ class Host:
         message = [m.encode(kind(number=number, settled=settled, arrived=arrived, **fields)), *frames]
         size = sum(memoryview(frame).nbytes for frame in message)
         self._sizes[number], self._handlers[number] = size, handler
-        if "limit_s" in fields:
-            limit_s = fields["limit_s"]
-            self._at_work[number] = math.inf if limit_s is None else time.monotonic() + limit_s
         # Last, since it takes the number: whatever interrupts us before, the next request gets it. Large messages take
         # their time on a slow link; to send one again meanwhile would make that worse.
         waiting = self._unanswered_bytes + size
@@ -97,10 +92,6 @@ class Host:
         self._unanswered_bytes = waiting
         self.hub.send(self.peer, message)
         return number
-
-    def at_work(self, now_s: float) -> bool:
-        """Whether it builds environments: until that is done it does not beat."""
-        return any(until_s > now_s for until_s in self._at_work.values())
 
     def tell(self, message: m.Message) -> bool:
         """Send something that is not answered; False if there is no connection."""
@@ -115,7 +106,6 @@ class Host:
         self._asking.answered(number)
         self._handlers.pop(number, None)
         self._unanswered_bytes -= self._sizes.pop(number, 0)
-        self._at_work.pop(number, None)
 
     def come_back(self, peer: bytes) -> None:
         """The connection was renewed: all that is not answered goes out again."""

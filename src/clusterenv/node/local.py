@@ -74,6 +74,7 @@ class LocalNode(Here):
         # Spinning takes a core from somebody, unless there is one that none of our workers needs.
         self._spare_core = usable_cores() > len(blocks)
         self._handles = [WorkerHandle(worker, slots) for worker, slots in enumerate(blocks)]
+        self._built: dict[int, Reply] = {}  # what the first workers of all have said of their environments
         self._losses: list[Loss] = []
         self._arena: Arena | None = None
         self.closed = False
@@ -83,12 +84,29 @@ class LocalNode(Here):
 
     def start(self, limit_s: float | None) -> list[BlockDescription]:
         """Start every worker and wait until its environments are built."""
-        self._start_s = limit_s
+        self.launch(limit_s)
+        return self._described(self.replies([handle.worker for handle in self._handles], limit_s))
+
+    def launch(self, limit_s: float | None) -> None:
+        """Start every worker; `started` tells what has become of them."""
+        self._start_s, self._launched_s = limit_s, time.monotonic()
         for handle in self._handles:
             self._launch(handle, limit_s)
-        replies = self.replies([handle.worker for handle in self._handles], limit_s)
-        self._lose_late(replies, limit_s)
-        raise_start_errors(replies, self.losses(), len(self._handles), limit_s)
+
+    def started(self) -> list[BlockDescription] | None:
+        """As `start`, of workers that were launched: None while one of them still builds. Waits for nobody."""
+        waiting = [handle.worker for handle in self._handles if handle.worker not in self._built and not handle.lost]
+        self._built.update(self.replies(waiting, 0.0))
+        late = self._start_s is not None and time.monotonic() - self._launched_s > self._start_s
+        if not late and any(worker not in self._built and self.alive(worker) for worker in waiting):
+            return None
+        return self._described(self._built)
+
+    def _described(self, replies: Mapping[int, Reply]) -> list[BlockDescription]:
+        for handle in self._handles:
+            if handle.worker not in replies:
+                self.lose(handle.worker, f"no answer within {self._start_s} s")
+        raise_start_errors(replies, self.losses(), len(self._handles), self._start_s)
         return [replies[handle.worker].value for handle in self._handles]
 
     def bind(
@@ -389,11 +407,6 @@ class LocalNode(Here):
         except (ChannelClosed, ChannelTimeout) as error:
             self._gone(handle, f"it did not take the arena: {error}")
         self._send_fd(handle, self._bound().fd, "arena")
-
-    def _lose_late(self, replies: Mapping[int, Reply], limit_s: float | None) -> None:
-        for handle in self._handles:
-            if handle.worker not in replies:
-                self.lose(handle.worker, f"no answer within {limit_s} s")
 
     def _send_fd(self, handle: WorkerHandle, fd: int, what: str) -> None:
         if not handle.lost:

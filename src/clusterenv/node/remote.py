@@ -419,7 +419,7 @@ class RemoteNode:
             if host.lost:
                 continue
             silent_s = now - host.heard_s
-            if silent_s > self._joining.silence_s and not host.at_work(now):
+            if silent_s > self._joining.silence_s:
                 self._silent.add(host.index)
             # At two looks: when a head goes on that was stopped, its socket needs a moment to read what has come.
             if host.index in self._silent & before:

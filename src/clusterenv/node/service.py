@@ -89,6 +89,7 @@ class Service:
         self._send, self._imports = send, tuple(imports)
         self._answering: Answering[list[Any]] = Answering()
         self._node: LocalNode | None = None
+        self._building: int | None = None  # the number of the request, while the environments are built
         self._steps: Steps | None = None
         self._errands: list[_Errand] = []
         self._orders: dict[int, collections.deque[tuple[int, int]]] = collections.defaultdict(collections.deque)
@@ -112,7 +113,7 @@ class Service:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way but streams that have no order."""
+        """Whether nothing is under way but streams that have no order, and environments that nobody has stepped yet."""
         playing = any(self._orders.values()) or any(errand.name != "stream" for errand in self._errands)
         return not self.stepping and not playing and not self._replacing
 
@@ -140,8 +141,8 @@ class Service:
     def _obey(self, message: m.FromHead) -> None:
         """What takes effect at once."""
         if isinstance(message, m.Lose):
-            if message.worker < len(self._lives):
-                self._local().lose(message.worker, message.cause)
+            if self._node is not None and message.worker < len(self._lives):
+                self._node.lose(message.worker, message.cause)
         elif isinstance(message, m.Halt):
             if self._fragments is not None:
                 self._fragments[1].stop[:] = 1
@@ -162,12 +163,16 @@ class Service:
             m.Weights: self._weights,
             m.Replace: self._replace,
         }
+        self._attempt(request.number, type(request).__name__, lambda: handlers[type(request)](request, frames))
+
+    def _attempt(self, number: int, name: str, act: Callable[[], None]) -> None:
+        """Do something for a request; what goes wrong is its answer."""
         try:
-            handlers[type(request)](request, frames)
+            act()
         except (ClusterEnvError, TypeError, ValueError, LookupError, ArithmeticError, OSError, MemoryError) as error:
             words = words_of(error) or type(error).__name__
-            _logger.warning("request %d (%s): %s", request.number, type(request).__name__, words)
-            self._answer(request.number, error=words)
+            _logger.warning("request %d (%s): %s", number, name, words)
+            self._answer(number, error=words)
 
     def _answer(self, number: int, value: bytes = b"", frames: Sequence[Any] = (), error: str = "") -> None:
         answer = [m.encode(m.Answer(number=number, value=value, error=error[:50_000])), *frames]
@@ -192,21 +197,30 @@ class Service:
         if self._node is not None or not blocks or not ordered:
             raise ProtocolError(f"blocks {request.blocks} cannot be built here.")
         builders = builders_of(CODEC.unpack(request.recipes), blocks, self._imports)
-        self._node = node = LocalNode(
-            builders, blocks, Local(len(blocks), worker_memory=request.worker_memory), spared=True
-        )
+        self._node = LocalNode(builders, blocks, Local(len(blocks), worker_memory=request.worker_memory), spared=True)
         self._lives = [0] * len(blocks)
+        self._node.launch(request.limit_s)
+        self._building = request.number  # it is answered when all is built; meanwhile we beat, and can be told to go
+
+    def _finish_build(self, node: LocalNode, number: int) -> None:
+        """Answer once every environment is built, or one cannot be."""
+        self._building = None
         try:
-            found = [describe_plainly(each) for each in node.start(request.limit_s)]
+            found = node.started()
         except EnvError as error:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             failure = Failure(error.slot, "build", cause, error.remote_traceback, recovered=False)
-            self._answer(request.number, CODEC.pack(failure))
+            self._answer(number, CODEC.pack(failure))
             return
-        self._answer(request.number, CODEC.pack(found))
+        if found is None:
+            self._building = number
+        else:
+            self._answer(number, CODEC.pack([describe_plainly(each) for each in found]))
 
     def _bind(self, request: m.Bind, frames: Sequence[Any]) -> None:
         node = self._local()
+        if self._building is not None:
+            raise ProtocolError("the environments are not built yet.")
         observation_space, action_space, seeds = CODEC.unpack(request.spaces)
         slots = range(node.blocks[0].start, node.blocks[-1].stop)
         leaves = [tuple(leaves_of(space) or ()) for space in (observation_space, action_space)]
@@ -233,7 +247,7 @@ class Service:
             raise ProtocolError(f"there is no message {name!r} for a worker.")
         if name in ("play", "stream") and self._fragments is not None:
             self._fragments[1].stop[request.worker] = 0
-        node = self._local()
+        node = self._bound()
         if not node.alive(request.worker):
             self._tell_losses()
             self._answer(request.number)
@@ -243,7 +257,7 @@ class Service:
         self._errands.append(_Errand(request.number, called, {request.worker}, together=False))
 
     def _lend(self, request: m.Lend, frames: Sequence[Any]) -> None:
-        node, data = self._local(), CODEC.unpack(request.message)
+        node, data = self._bound(), CODEC.unpack(request.message)
         if request.name == "attach":
             attachment = attachment_from_data(data)
             message, memory = base.Message("attach", (attachment,)), self._weights_memory(request.memory, attachment)
@@ -277,7 +291,7 @@ class Service:
         return self._fragments[1]
 
     def _tell(self, request: m.Tell, frames: Sequence[Any]) -> None:
-        node = self._local()
+        node = self._bound()
         if request.order is None or not node.alive(request.worker):
             node.tell(request.worker, None)
             self._answer(request.number)
@@ -318,8 +332,11 @@ class Service:
 
     def progress(self) -> None:
         """Look at everything that is under way, and tell the head what has come of it."""
-        node = self._node
+        node, number = self._node, self._building
         if node is None:
+            return
+        if number is not None:
+            self._attempt(number, "Build", lambda: self._finish_build(node, number))
             return
         for worker, problem in node.built(list(self._replacing)).items():
             self._answer_replacement(worker, problem)
@@ -414,6 +431,11 @@ class Service:
         if self._node is None:
             raise ProtocolError("nothing was built here yet.")
         return self._node
+
+    def _bound(self) -> LocalNode:
+        """The node, once its workers have memory to work in."""
+        self._stepper()
+        return self._local()
 
     def _stepper(self) -> Steps:
         if self._steps is None:

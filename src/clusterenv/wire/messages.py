@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Grows with every change to what follows. Head and node must have the same.
-PROTOCOL = 4
+PROTOCOL = 5
 
 NAME_CHARS = 256
 _TEXT_CHARS, _MAX_WORKERS = 100_000, 4096
