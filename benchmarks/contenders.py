@@ -46,9 +46,16 @@ def _only(settings: Settings) -> Callable[[Workload, int], list[Settings]]:
     return lambda workload, workers: [settings]
 
 
+def _cluster_lock_step(workload: Workload, workers: int) -> list[Settings]:
+    # A head with a core of its own spins instead of sleeping; with few cores that core is worth more to a worker.
+    spared = (workers - 1, workers - 2) if workers >= 8 else ()
+    return [{"num_workers": w} for w in (workers, *spared)]
+
+
 def _cluster_first_ready(workload: Workload, workers: int) -> list[Settings]:
     n = workload.num_envs
-    return [{"min_slots": k} for k in _distinct(n // workers, n // 2, n // 4) if k >= 1]
+    found: list[Settings] = [{"min_slots": k} for k in _distinct(n // workers, n // 2, n // 4) if k >= 1]
+    return found if workers < 8 else [*found, {"min_slots": n // workers, "num_workers": workers - 1}]
 
 
 def _torchrl(workload: Workload, workers: int) -> list[Settings]:
@@ -127,7 +134,7 @@ CONTENDERS: dict[str, Contender] = {
             title="ClusterEnv",
             runner="cluster_env",
             module="clusterenv",
-            candidates=_only({}),
+            candidates=_cluster_lock_step,
         ),
         Contender(
             name="clusterenv-async",

@@ -28,12 +28,15 @@ RECV_LIMIT_S = 30.0
 
 @contextmanager
 def build(spec: Spec) -> Iterator[Callable[[int], int]]:
-    """Yield a step function; `settings["min_slots"]` asks for first come first served."""
+    """Yield a step function.
+
+    `settings["min_slots"]` asks for first come first served, `settings["num_workers"]` for another number of workers.
+    """
     table = action_table(num_actions(spec), spec.num_envs, spec.seed)
     envs = clusterenv.make_vec(
         env_id_here(spec),
         num_envs=spec.num_envs,
-        cluster=f"local:{spec.workers}",
+        cluster=f"local:{spec.settings.get('num_workers', spec.workers)}",
         wrappers=env_wrappers(spec.preset),
         **env_kwargs(spec.preset),
     )
