@@ -35,6 +35,9 @@ class OneWorker:
     def post(self, messages: Mapping[int, Any]) -> None:
         self.reply = None
 
+    def tell(self, worker: int, order: Any) -> None:
+        """It has heard."""
+
     def replies(self, workers: Sequence[int], limit_s: float) -> dict[int, Reply]:
         reply, self.reply = self.reply, None
         return {} if reply is None else dict.fromkeys(workers, reply)
@@ -74,13 +77,21 @@ class NoSteps:
     def lose(self, worker: int) -> None:
         """There is nothing."""
 
+    def show_again(self) -> None:
+        """There is nothing."""
+
+
+def serving() -> tuple[Service, OneWorker, list[list[Any]]]:
+    sent: list[list[Any]] = []
+    service = Service(sent.append, ())
+    node = OneWorker()
+    service._node, service._steps, service._lives = node, NoSteps(), [0]  # type: ignore[assignment]
+    return service, node, sent
+
 
 def test_the_answer_of_a_replacement_is_not_that_of_the_worker_before_it() -> None:
     """The head has given a worker up that hangs in a call, and its word for that was lost with the connection."""
-    sent: list[list[Any]] = []
-    service = Service(sent.append, ())
-    node = service._node = OneWorker()  # type: ignore[assignment]
-    service._steps, service._lives = NoSteps(), [0]  # type: ignore[assignment]
+    service, node, sent = serving()
     call = CODEC.pack(("set_attr", ([0], "x", [1])))
     service.handle(m.Post(number=1, settled=0, worker=0, message=call), [])
     service.handle(m.Replace(number=2, settled=0, worker=0, seeds=[None], limit_s=5.0), [])
@@ -92,6 +103,50 @@ def test_the_answer_of_a_replacement_is_not_that_of_the_worker_before_it() -> No
     assert list(told) == [1, 2, 3]
     assert not told[1]
     assert told[3]
+    assert service.idle
+
+
+def test_a_loss_is_told_again_after_a_broken_connection_until_the_worker_is_replaced() -> None:
+    service, node, sent = serving()
+    node.lose(0, "it was killed")
+    service.progress()
+    service.send_again()
+    told = [m.decode_from_node(frames) for frames in sent]
+    assert [each.cause for each in told if isinstance(each, m.Lost)] == ["it was killed"] * 2
+    service.handle(m.Replace(number=1, settled=0, worker=0, seeds=[None], limit_s=5.0), [])
+    sent.clear()
+    service.send_again()
+    assert not any(isinstance(m.decode_from_node(frames), m.Lost) for frames in sent)
+
+
+def test_answers_are_sent_again_after_a_broken_connection_until_they_are_settled() -> None:
+    service, _, sent = serving()
+    service.handle(m.Tell(number=1, settled=0, worker=0, order=None), [])
+    service.send_again()
+    assert sent == [sent[0]] * 2
+    service.handle(m.Tell(number=2, settled=1, worker=0, order=None), [])
+    sent.clear()
+    service.send_again()
+    assert [numbered(frames) for frames in sent] == [2]
+
+
+def numbered(frames: list[Any]) -> int:
+    message = m.decode_from_node(frames)
+    assert isinstance(message, m.Answer)
+    return message.number
+
+
+def test_orders_of_a_worker_that_is_lost_get_an_answer() -> None:
+    """The head would send them again and again, to a worker that never heard of them."""
+    service, node, sent = serving()
+    for number in (1, 2):
+        service.handle(m.Tell(number=number, settled=0, worker=0, order=(0, True, False)), [])
+    assert not service.idle
+    node.lose(0, "it was killed")
+    service.progress()
+    *answers, loss = sent
+    assert [numbered(frames) for frames in answers] == [1, 2]
+    assert isinstance(m.decode_from_node(loss), m.Lost)
     assert service.idle
 
 

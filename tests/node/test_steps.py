@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from clusterenv import ClusterEnv, make_vec
+from clusterenv.node.steps import Steps
+from clusterenv.spaces import leaves_of
+from clusterenv.transport.arena import Arena, ArenaSpec, Command
 from clusterenv.wire import messages as m
+from clusterenv.wire.frames import frame_of
+from clusterenv.worker.report import Report
 from tests.faults.kit import LIMIT_S, Gate, hurried, lost, patient
 from tests.node.tampering import DOUBLE, LOSE, Rule, Wire
 from tests.node.worlds import GATED
@@ -118,3 +124,41 @@ def test_a_wait_that_ends_early_ends_soon(tmp_path: pathlib.Path, monkeypatch: p
         assert {message.report for message in shown} == {b""}
         gate.open()
         assert envs.step_wait()[0].tolist() == [[slot, 2] for slot in range(NUM_ENVS)]
+
+
+class Willing:
+    """A node of two workers that have done whatever they were asked, and report nothing."""
+
+    blocks = (range(2), range(2, 4))
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+
+    def request(self, command: Command, workers: Any, actions: Any) -> None:
+        self._arena.have[:] = self._arena.want
+
+    def listen(self) -> None:
+        """It has heard all."""
+
+    def reports(self) -> Report:
+        return Report()
+
+
+def test_what_is_kept_to_be_shown_again_does_not_grow() -> None:
+    """Who asks for a row again has had what was shown with it: under `send` nothing else says so."""
+    leaves = [tuple(leaves_of(space) or ()) for space in (spaces.Box(0, 1, (2,)), spaces.Discrete(3))]
+    arena = Arena.create(ArenaSpec(NUM_ENVS, 2, leaves[0], leaves[1]))
+    sent: list[list[Any]] = []
+    node: Any = Willing(arena)
+    steps = Steps(node, arena, lambda number, frames: None, sent.append)
+    for number in range(1, 6):
+        for slots in ([0, 3], [1, 2]):
+            rows = np.array(slots, np.int32)
+            frames = [frame_of(each) for each in (rows, np.full(2, number, np.uint32), np.zeros(2, np.int64))]
+            steps.begin(m.Step(number=number, settled=0, lock_step=False, whole=False), frames, None)
+            steps.progress()
+    assert len(sent) == 10
+    sent.clear()
+    steps.show_again()
+    assert len(sent) == 3  # the last of each pair of slots, and that there is nothing new
+    arena.close()

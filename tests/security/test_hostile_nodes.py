@@ -228,6 +228,17 @@ def test_what_nobody_asked_for_changes_nothing(head: Head, theatre: Theatre, str
     assert arena.observation[0].tolist() == [[slot, 1] for slot in range(4)]
 
 
+@pytest.mark.parametrize(("slot", "torn"), [(2, None), (0, 3)])
+def test_a_loss_in_a_slot_of_another(head: Head, theatre: Theatre, slot: int, torn: int | None) -> None:
+    """Slots 2 and 3 are those of the second node: the first can speak of its own only."""
+    told = m.Lost(worker=0, life=0, cause="x", slot=slot, torn=torn)
+    theatre.puppets[0].lie = lambda message, frames: [[m.encode(told)], frames]
+    step(head)
+    (loss,) = head.node.losses()
+    assert loss.worker == 0
+    assert "broke the protocol: worker 0 was lost in slot" in loss.cause
+
+
 def test_a_node_that_leaves(head: Head, theatre: Theatre) -> None:
     node = head.node
     theatre.puppets[0].lie = lambda message, frames: [[m.encode(m.Leave(reason="signal SIGTERM"))]]

@@ -325,6 +325,17 @@ def test_batches_that_are_tampered_with(
     assert found or not kinds(history)
 
 
+def test_a_version_that_nobody_has_published_yet() -> None:
+    """The policy says so, too: an action of the future is wrong, whatever its label."""
+    with echoes() as envs:
+        history = begun(envs)
+        policy = EchoPolicy()
+        envs.attach(policy, sync="on-change", seed=1)
+        (batch,) = played(envs, policy, 1, stream=False)
+    history.batch(dataclasses.replace(batch, lag=batch.lag - 1))
+    assert "wrong version" in kinds(history)
+
+
 def test_a_policy_that_goes_back() -> None:
     with echoes() as envs:
         history = begun(envs)
