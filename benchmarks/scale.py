@@ -2,8 +2,9 @@
 
 python -m benchmarks.scale [--nodes 1 16 64 256 1000] [--out DIR]
 
-Measured for each number of nodes: how long they take to join, what they cost the head while nothing happens, the head's
-time per environment step in lock step with blocks of 64, and how long a policy of 10 MB takes to reach 32 of them.
+Measured for each number of nodes, in a process of its own: how long they take to join, what they cost a head that does
+something else, and one that waits and hears their beats, the head's time per environment step in lock step with blocks
+of 64, and how long a policy of 10 MB takes to reach 32 of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -35,8 +36,19 @@ from clusterenv.sync.weights import WeightSpec
 from clusterenv.transport.shared import SharedArrays
 from clusterenv.transport.weights import weights_layout
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 BLOCK = 64
 PER_PROCESS = 250
+_ONE = """
+import json, sys
+from benchmarks.scale import Args, measure
+nodes, steps_s, idle_s = map(float, sys.argv[1:])
+print(json.dumps(measure(int(nodes), Args(steps_s=steps_s, idle_s=idle_s))))
+"""
+# How long weights may be on their way.
+_WEIGHTS_S = 60.0
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
 
@@ -49,7 +61,7 @@ class Args:
     steps_s: float = 5.0
     """how long steps are measured"""
     idle_s: float = 5.0
-    """how long an idle head is watched"""
+    """how long a head is watched that does something else, and one that waits"""
     out: pathlib.Path = RESULTS
     """folder for the JSON file"""
 
@@ -115,7 +127,9 @@ def measure(nodes: int, args: Args) -> dict[str, Any]:
     engine, _, _ = open_batch(plan)
     joined_s = time.perf_counter() - began
     try:
-        found = {"nodes": nodes, "joined_s": joined_s} | _idle(args.idle_s, memory_before) | _steps(engine, nodes, args)
+        found = {"nodes": nodes, "joined_s": joined_s}
+        found |= _idle(node, args.idle_s) | _steps(engine, nodes, args)
+        found["memory_mb"] = (psutil.Process().memory_info().rss - memory_before) / 1e6
         if nodes >= 32:
             found |= _weights(node, 32)
     finally:
@@ -123,11 +137,23 @@ def measure(nodes: int, args: Args) -> dict[str, Any]:
     return found
 
 
-def _idle(seconds: float, memory_before: int) -> dict[str, Any]:
-    cpu, began = time.process_time(), time.perf_counter()
-    time.sleep(seconds)
-    share = (time.process_time() - cpu) / (time.perf_counter() - began)
-    return {"idle_core_share": share, "memory_mb": (psutil.Process().memory_info().rss - memory_before) / 1e6}
+def _idle(node: RemoteNode, seconds: float) -> dict[str, Any]:
+    """What nodes cost that do nothing: beside a learner that does not listen, and in a call that waits for them."""
+
+    def listen() -> None:
+        end = time.perf_counter() + seconds
+        while (left := end - time.perf_counter()) > 0:
+            node.wait_any(left)
+
+    away = _share(lambda: time.sleep(seconds))
+    return {"idle_core_share": away, "waiting_core_share": _share(listen)}
+
+
+def _share(act: Callable[[], None]) -> float:
+    """The processor time of this process meanwhile, in cores."""
+    cpu, began = _cpu(), time.perf_counter()
+    act()
+    return (_cpu() - cpu) / (time.perf_counter() - began)
 
 
 def _steps(engine: Any, nodes: int, args: Args) -> dict[str, Any]:
@@ -161,6 +187,8 @@ def _weights(node: RemoteNode, count: int) -> dict[str, Any]:
             node.give(host, memory, encoded, decoded)
         while not all(node.may_give(host, memory) for host in range(count)):
             node.wait_any(0.1)
+            if time.perf_counter() - began > _WEIGHTS_S:
+                raise TimeoutError(f"not all of {count} nodes had taken their weights within {_WEIGHTS_S} s")
         times.append(time.perf_counter() - began)
     memory.close()
     return {"weights_to_32_s": {"median": float(np.median(times)), "worst": max(times)}}
@@ -171,16 +199,24 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def _in_fresh_process(nodes: int, args: Args) -> dict[str, Any]:
+    """Memory that an earlier measurement has freed would be used again, and not counted."""
+    words = [sys.executable, "-c", _ONE, str(nodes), str(args.steps_s), str(args.idle_s)]
+    ended = subprocess.run(words, stdout=subprocess.PIPE, check=True, cwd=RESULTS.parents[1])
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
 def main(args: Args) -> None:
     """Measure, show and save."""
     console = Console(width=150)
-    found = [measure(nodes, args) for nodes in args.nodes]
-    table = Table(
-        *("nodes", "joined s", "idle, % of a core", "memory MB", "steps/s", "head us/step", "10 MB to 32: worst s")
-    )
+    found = [_in_fresh_process(nodes, args) for nodes in args.nodes]
+    shares = ("idle, % of a core", "waiting, % of a core")
+    table = Table("nodes", "joined s", *shares, "memory MB", "steps/s", "head us/step", "10 MB to 32: worst s")
     for each in found:
         worst = each.get("weights_to_32_s", {}).get("worst")
-        cells = (each["joined_s"], 100 * each["idle_core_share"], each["memory_mb"], each["steps_per_s"])
+        percent = [100 * each[name] for name in ("idle_core_share", "waiting_core_share")]
+        cells = (each["joined_s"], *percent, each["memory_mb"], each["steps_per_s"])
         last = "" if worst is None else f"{worst:.2f}"
         table.add_row(str(each["nodes"]), *(f"{cell:,.2f}" for cell in cells), f"{each['head_us_per_step']:.2f}", last)
     console.print(table)

@@ -14,6 +14,7 @@ import secrets
 import select
 import signal
 import sys
+import time
 from typing import Any
 
 import gymnasium
@@ -36,7 +37,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Stub:
-    """One node that answers at once."""
+    """One node that answers at once, and beats as real ones do."""
 
     def __init__(self, context: zmq.Context[Any], keys: Any, endpoint: str, index: int) -> None:
         self.socket = sock = context.socket(zmq.DEALER)
@@ -48,6 +49,9 @@ class Stub:
         sock.connect(endpoint)
         self._slots: range = range(0)
         self._stepped = -1  # the last request
+        self._seen = 0
+        self._beat_s: float | None = None  # until the head has let us in
+        self._beat_at, self._heard = 0.0, True
         hello = m.Hello(
             protocol=m.PROTOCOL,
             run=keys.run,
@@ -73,7 +77,13 @@ class Stub:
         """Take one message and answer it; False at the end."""
         frames = split([bytes(piece) for piece in self.socket.recv_multipart()])
         message = m.decode_from_head(frames)
-        if isinstance(message, m.Build):
+        if isinstance(message, m.Request):
+            self._seen = message.number
+        if isinstance(message, m.Welcome):
+            self._beat_s = message.beat_s
+        elif isinstance(message, m.Heard):
+            self._heard = True
+        elif isinstance(message, m.Build):
             self._slots = range(*message.blocks[0])
             self._obs = np.zeros((len(self._slots), 4), np.float32)
             self._obs[:, 0] = self._slots
@@ -88,6 +98,12 @@ class Stub:
             self._send([m.encode(m.Leave(reason="told to"))])
             return False
         return True
+
+    def beat(self, now: float) -> None:
+        """Say that we are there, if it is time and the last beat was heard."""
+        if self._beat_s is not None and self._heard and now >= self._beat_at:
+            self._beat_at, self._heard = now + self._beat_s, False
+            self._send([m.encode(m.Beat(progress=[0], seen=self._seen))])
 
     def _step(self, message: m.Step, frames: list[Any]) -> None:
         """Answer the rows that are asked for; a request that comes again is answered again, and not counted."""
@@ -117,6 +133,9 @@ def run(keys: Any, endpoint: str, indices: range, *, heed_stdin: bool) -> None:
             if not stubs[sock].handle():
                 poller.unregister(sock)
                 del stubs[sock]
+        now = time.monotonic()
+        for stub in stubs.values():
+            stub.beat(now)
         if heed_stdin and select.select([sys.stdin], [], [], 0)[0] and not os.read(sys.stdin.fileno(), 1):
             break
     context.destroy(linger=500)

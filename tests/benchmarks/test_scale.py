@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from benchmarks import cluster, scale, strangers, stub_losses
+from clusterenv.clusters import Join
+from clusterenv.node.remote import RemoteNode
+from tests.zoo import wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -24,6 +28,27 @@ def test_a_head_with_stub_nodes(tmp_path: pathlib.Path) -> None:
         assert each["steps_per_s"] > 0
         assert each["head_us_per_step"] > 0
         assert each["joined_s"] > 0
+        assert each["memory_mb"] > 0
+        assert each["waiting_core_share"] > 0
+
+
+def test_stub_nodes_are_not_silent() -> None:
+    """As real ones they beat: the head would give up those that have nothing to say."""
+    cluster = Join(nodes=3, bind="127.0.0.1", silence_s=1.0)
+    order: tuple[Any, ...] = ([], [0] * 3, AutoresetMode.NEXT_STEP, False, "")
+    node = RemoteNode(order, 3, cluster, scale.StubLauncher(3))
+    try:
+        node.start(60.0)
+        first = {host.index: host.heard_s for host in node._crew.hosts}
+
+        def all_heard_again() -> bool:
+            node.wait_any(0.1)
+            return all(host.heard_s > first[host.index] + 2.0 for host in node._crew.hosts)
+
+        wait_until(all_heard_again, 30.0)
+        assert node.losses() == []
+    finally:
+        node.close(5.0)
 
 
 def test_weights_reach_every_stub_node() -> None:
