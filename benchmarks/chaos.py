@@ -35,6 +35,7 @@ from clusterenv.testing import (
     echo_module,
     echo_slots,
     nodes_of,
+    processes,
     workers_of,
 )
 
@@ -52,6 +53,8 @@ DEEDS = ("kill", "kill", "stop")
 # A node that is silent for ten seconds is lost.
 NODE_EVERY_S, NODE_STOP_S = (5.0, 12.0), (0.1, 12.0)
 END_S, START_S = 120.0, 60.0
+# How long it may take until nobody is left.
+LEFT_S = 15.0
 PHASE_S = 1.5
 RESETS = 5
 SHOWN = 20
@@ -168,6 +171,7 @@ class Run:
 
 def run(args: Args, cluster: str, seed: int) -> dict[str, Any]:
     """Hurt one batch for a while."""
+    processes.adopt_orphans()
     faulthandler.dump_traceback_later(args.seconds + END_S, exit=True)
     slots = [{"env_kwargs": each} for each in echo_slots(args.num_envs)]
     chaos = {"env_id": "Echo-v0", "chances": {"raise": 0.0005, "sleep": 0.0005}, "sleep_s": 0.005, "seed": seed}
@@ -197,7 +201,8 @@ def run(args: Args, cluster: str, seed: int) -> dict[str, Any]:
         restarts = envs.stats()["restarts"]
     seconds = time.monotonic() - began
     violations = [violation._asdict() for violation in check_history(used.history)]
-    violations += [{"kind": "left behind", "text": str(pids)} for pids in (workers_of(), nodes_of()) if pids]
+    if left := processes.left_behind(LEFT_S):
+        violations.append({"kind": "left behind", "text": str(left)})
     if violations:
         args.out.mkdir(parents=True, exist_ok=True)
         used.history.save(args.out / f"chaos-{cluster.partition(':')[0]}-{seed}.npy")

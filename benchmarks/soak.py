@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 import clusterenv
-from benchmarks.chaos import MODES, TIMEOUTS, Run
+from benchmarks.chaos import LEFT_S, MODES, TIMEOUTS, Run
 from clusterenv.testing import (
     EchoPolicy,
     History,
@@ -43,6 +43,7 @@ from clusterenv.testing import (
     echo_module,
     echo_slots,
     nodes_of,
+    processes,
     workers_of,
 )
 
@@ -112,6 +113,7 @@ def hurting(cluster: str, seed: int) -> Iterator[list[Nemesis]]:
 
 def head(args: Args, cluster: str, folder: pathlib.Path) -> None:
     """One head: a line of JSON on standard output after every piece, and one at the end."""
+    processes.adopt_orphans()
     slots = [{"env_kwargs": each} for each in echo_slots(args.num_envs)]
     policy = EchoPolicy() if cluster.startswith("local") else echo_module()
     chaos: dict[str, Any] = {"env_id": "Echo-v0", "chances": CHANCES, "sleep_s": 0.005, "seed": args.seed}
@@ -141,7 +143,7 @@ def head(args: Args, cluster: str, folder: pathlib.Path) -> None:
                 piece += 1
         done = [f"{each.deed} {who}" for who, n in zip(("worker", "node"), nemeses, strict=False) for each in n.done]
         stats = envs.stats()
-    left = [pid for pids in (workers_of(), nodes_of()) for pid in pids]
+    left = processes.left_behind(LEFT_S)
     cpu_s = sum(time_s for time_s in os.times()[:4])
     seconds = time.monotonic() - began
     _tell({"deeds": {deed: done.count(deed) for deed in sorted(set(done))}, "left": left, "stats": stats,

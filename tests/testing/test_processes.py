@@ -75,6 +75,35 @@ def test_a_killed_worker_is_not_found_any_more() -> None:
         assert envs.step(np.zeros(2, int))[3].any()
 
 
+# The fork server of a node stands still, so that it does not see its node killed.
+ORPHANS = """
+import sys
+import psutil
+import clusterenv
+from clusterenv.testing import processes
+
+if sys.argv[1] == "adopted":
+    processes.adopt_orphans()
+with clusterenv.make_vec("CartPole-v1", 1, cluster="tcp:nodes=1,workers=1") as envs:
+    envs.reset(seed=1)
+    (worker,) = processes.workers_of()
+    server = psutil.Process(worker).ppid()
+    processes.stop(server)
+    processes.kill(processes.nodes_of()[0])
+print(processes.left_behind(0.5) == [worker])
+processes.cont(server)
+print(processes.left_behind(30.0))
+"""
+
+
+@pytest.mark.parametrize(("how", "found"), [("adopted", "True"), ("", "False")])
+def test_what_a_killed_node_leaves_behind(how: str, found: str) -> None:
+    """In a process of its own, which keeps what it adopts."""
+    words = [sys.executable, "-c", ORPHANS, how]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=4 * LIMIT_S, check=True)
+    assert ended.stdout.split() == [found, "[]"]
+
+
 def test_a_process_that_stands_still(sleeper: subprocess.Popen[bytes]) -> None:
     with processes.stopped(sleeper.pid):
         wait_until(lambda: status(sleeper.pid) == psutil.STATUS_STOPPED, LIMIT_S)

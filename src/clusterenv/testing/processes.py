@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import random
 import signal
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _FORK_SERVER, _NODE = "clusterenv.node.forkserver", ("-m\0clusterenv\0node\0", "clusterenv\0node\0")
 DEEDS = ("kill", "stop")
 _END_S = 30.0
+_LOOK_S = 0.05
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def workers_of(root: int | None = None) -> list[int]:
@@ -34,6 +37,29 @@ def workers_of(root: int | None = None) -> list[int]:
 def nodes_of(root: int | None = None) -> list[int]:
     """The node processes on this host that a process has started. None means this process."""
     return _find(root, lambda line, parent, grandparent: any(words in line for words in _NODE))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every process below this one whose own parent ends, for good.
+
+    Without it the workers of a node that is killed belong to init from then on, and `workers_of` would not see that
+    they are left. They stay in the list of processes until this one ends, since nobody asks how they ended.
+    """
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError("this system has no PR_SET_CHILD_SUBREAPER")
+
+
+def left_behind(limit_s: float) -> list[int]:
+    """The workers and nodes of this process that have not ended within the limit.
+
+    Example:
+        >>> left_behind(1.0)
+        []
+    """
+    end = time.monotonic() + limit_s
+    while (left := [*workers_of(), *nodes_of()]) and time.monotonic() < end:
+        time.sleep(_LOOK_S)
+    return left
 
 
 def kill(pid: int) -> bool:
