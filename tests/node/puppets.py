@@ -168,6 +168,14 @@ class Theatre:
         return [each.reason for to, each in self.told if to == peer and isinstance(each, m.Refuse)]
 
 
+def arrives_again(theatre: Theatre, index: int, peer: bytes) -> None:
+    """Another process says that it is this node."""
+    another = Puppet(index)
+    another.peer = peer
+    theatre.puppets.append(another)
+    theatre.arrive(peer, [m.encode(another.hello(theatre.run, incarnation=f"of {peer!r}"))])
+
+
 class Head:
     """A head and its arena. The memory lives as long as somebody holds them, so they are let go at the end."""
 

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clusterenv._version import __version__
-from clusterenv.cluster.restart import LIMITS, Fault
 from clusterenv.clusters import Join, Slurm, Tcp
 from clusterenv.errors import LaunchError, WorkersMissing
 from clusterenv.node import joining
+from clusterenv.transport.security import parse_keys
 from clusterenv.wire import messages as m
 from tests.node import puppets
-from tests.node.puppets import Head, Puppet, Theatre, on_stage
+from tests.node.puppets import Puppet, Theatre, arrives_again, on_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from clusterenv.launchers.base import NodeJob
 
 
@@ -29,6 +27,40 @@ def test_nodes_are_welcome_and_told_the_limits(monkeypatch: pytest.MonkeyPatch) 
         welcomes = [message for _, message in theatre.told if isinstance(message, m.Welcome)]
         assert welcomes == [m.Welcome(silence_s=10.0, beat_s=2.0)] * 2
         assert head.node.blocks == [range(2), range(2, 4)]
+
+
+class Latecomer(Theatre):
+    """The second node comes when the first has beaten three times."""
+
+    beats, last_s = 0, 0.0
+
+    def start(self, job: NodeJob) -> None:
+        self.run = parse_keys(job.keys).run
+        self._say_hello(self.puppets[0])
+
+    def receive(self, limit_s: float) -> tuple[bytes, list[Any]] | None:
+        if not self._waiting and self.beats < 4:
+            self.beats += 1
+            if self.beats == 4:
+                self._say_hello(self.puppets[1])
+            else:
+                self.last_s = time.monotonic()
+                self.arrive(self.puppets[0].peer, [m.encode(m.Beat(progress=[0], seen=0))])
+        return super().receive(limit_s)
+
+    def _say_hello(self, puppet: Puppet) -> None:
+        self.arrive(puppet.peer, [m.encode(puppet.hello(self.run))])
+
+
+def test_who_waits_for_others_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would be taken for silent as soon as all are there."""
+    theatre = Latecomer()
+    monkeypatch.setattr(joining, "Hub", lambda keys, host, port, **options: theatre)
+    door = joining.Joining(Tcp(nodes=2), theatre)
+    first, _ = door.gather(4)[0]
+    assert theatre.last_s > 0
+    assert first.heard_s >= theatre.last_s
+    door.close(0.0)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -160,14 +192,6 @@ def test_one_too_many_is_refused_politely(monkeypatch: pytest.MonkeyPatch) -> No
         assert head.node.losses() == []
 
 
-def arrives_again(theatre: Theatre, index: int, peer: bytes) -> None:
-    """Another process says that it is this node."""
-    another = Puppet(index)
-    another.peer = peer
-    theatre.puppets.append(another)
-    theatre.arrive(peer, [m.encode(another.hello(theatre.run, incarnation=f"of {peer!r}"))])
-
-
 def leaves(theatre: Theatre, index: int) -> None:
     """This node says goodbye."""
     puppet = theatre.puppets.pop(index)
@@ -291,129 +315,6 @@ def test_an_interrupt_while_nodes_are_taken_leave_of_leaves_nothing_open(
         with pytest.raises(KeyboardInterrupt):
             head.node.close(5.0)
         assert theatre.closed
-
-
-def test_another_that_is_lost_while_one_comes_back_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    theatre = Theatre()
-    with on_stage(monkeypatch, theatre) as head:
-        first, second = theatre.puppets
-        theatre.puppets[:] = [second]
-        theatre.arrive(first.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
-        arrives_again(theatre, 0, b"peer 7")
-        head.node.listen()
-        assert [loss.worker for loss in head.node.losses()] == [0]
-        theatre.arrive(second.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
-        head.node.replace(0, [None, None])
-        assert head.node.ready([0], 30.0) == {}
-        assert head.node.alive(0)
-        assert [loss.worker for loss in head.node.losses()] == [1]
-
-
-def cannot_build(message: m.Message, frames: Any) -> list[Any]:
-    """What a puppet answers that builds nothing."""
-    return [[m.encode(m.Answer(number=message.number, error="no such thing"))]] if isinstance(message, m.Build) else []
-
-
-def test_a_node_that_came_back_and_cannot_build_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another is asked for. That its launcher has none is no news beside what was wrong."""
-    theatre = Theatre()
-    with on_stage(monkeypatch, theatre) as head:
-        theatre.puppets.pop(0)
-        arrives_again(theatre, 0, b"peer 7")
-        theatre.puppets[-1].lie = cannot_build
-        head.node.listen()
-        head.node.replace(0, [None, None])
-        with pytest.raises(LaunchError, match="no such thing"):
-            head.node.ready([0], 30.0)
-        assert theatre.refusals(b"peer 7") == ["given up: its node puppet0 could not be built again"]
-        assert theatre.restarted == [0]
-        with pytest.raises(LaunchError, match="its launcher cannot start it again"):
-            head.node.replace(0, [None, None])
-        assert theatre.restarted == [0, 0], "the next try asks for a fresh one"
-
-
-def must_go(message: m.Message, frames: Any) -> list[Any]:
-    """What a puppet answers whose host is taken back before it has built anything."""
-    return [[m.encode(m.Leave(reason="signal SIGTERM", preempted=True))]] if isinstance(message, m.Build) else []
-
-
-class Revolving(Theatre):
-    """Whoever is started again comes at once, and the first so many do not get to the end.
-
-    Args:
-        bad: how many.
-        lie: what they answer.
-    """
-
-    def __init__(self, bad: int, lie: Callable[[m.Message, Any], list[Any]] = cannot_build) -> None:
-        super().__init__()
-        self.bad, self.lie = bad, lie
-
-    def restart(self, node: int) -> bool:
-        super().restart(node)
-        arrives_again(self, node, b"peer %d" % (10 + len(self.restarted)))
-        if len(self.restarted) <= self.bad:
-            self.puppets[-1].lie = self.lie
-        return True
-
-    def lose_the_first(self, head: Head, *, patient: bool) -> None:
-        first = self.puppets.pop(0)
-        self.arrive(first.peer, [m.encode(m.Leave(reason="signal SIGTERM"))])
-        head.node.listen()
-        assert [loss.worker for loss in head.node.losses()] == [0]
-        head.node.replace(0, [None, None], patient=patient)
-
-
-def test_a_node_that_is_lost_again_while_it_builds_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    theatre = Revolving(bad=LIMITS[Fault.CRASH] - 1)
-    with on_stage(monkeypatch, theatre) as head:
-        theatre.lose_the_first(head, patient=False)
-        assert head.node.ready([0], 30.0) == {}
-        assert head.node.alive(0)
-        assert theatre.restarted == [0] * LIMITS[Fault.CRASH]
-
-
-def test_a_node_that_never_builds_is_tried_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    theatre = Revolving(bad=100)
-    with on_stage(monkeypatch, theatre) as head:
-        theatre.lose_the_first(head, patient=False)
-        with pytest.raises(LaunchError, match="no such thing"):
-            head.node.ready([0], 30.0)
-        assert theatre.restarted == [0] * LIMITS[Fault.CRASH]
-
-
-def test_nodes_that_must_go_before_they_have_built_have_a_budget_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    theatre = Revolving(bad=LIMITS[Fault.PREEMPTION] - 1, lie=must_go)
-    with on_stage(monkeypatch, theatre) as head:
-        theatre.lose_the_first(head, patient=False)
-        assert head.node.ready([0], 30.0) == {}
-        assert theatre.restarted == [0] * LIMITS[Fault.PREEMPTION]
-
-
-def test_that_budget_has_an_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    theatre = Revolving(bad=100, lie=must_go)
-    with on_stage(monkeypatch, theatre) as head:
-        theatre.lose_the_first(head, patient=False)
-        with pytest.raises(LaunchError, match="left: signal SIGTERM"):
-            head.node.ready([0], 30.0)
-        assert theatre.restarted == [0] * LIMITS[Fault.PREEMPTION]
-
-
-def test_a_patient_place_stays_open_and_starts_no_more_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    theatre = Revolving(bad=100)
-    with on_stage(monkeypatch, theatre) as head:
-        theatre.lose_the_first(head, patient=True)
-        for _ in range(20):
-            head.node.listen()
-            assert head.node.built([0]) == {}
-        assert theatre.restarted == [0] * LIMITS[Fault.CRASH]
-        arrives_again(theatre, 0, b"peer 99")  # whoever comes by himself may have the place
-        for _ in range(20):
-            head.node.listen()
-            head.node.built([0])
-        assert head.node.alive(0)
 
 
 def test_a_node_that_comes_back_is_asked_again_what_it_owes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,7 @@ class Joining:
         if sorted_out is None:
             return
         host, message, _ = sorted_out
+        host.heard_s = time.monotonic()
         # They have no slots yet, so beats are all they say, for hours maybe. Nothing of it is kept: whoever never stops
         # would fill our memory.
         if isinstance(message, ProtocolError):
