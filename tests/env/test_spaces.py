@@ -148,6 +148,12 @@ def test_same_refuses_different_observation_spaces(make: Make) -> None:
     assert isinstance(caught.value, RuntimeError)
 
 
+@pytest.mark.parametrize("space", [spaces.Dict({}), spaces.Tuple(()), spaces.Dict(a=spaces.Tuple(()))])
+def test_an_action_space_without_parts_is_refused(make: Make, space: spaces.Space[Any]) -> None:
+    with pytest.raises(SpaceMismatch, match=r"the action space .* has no parts"):
+        make([of_space(spaces.Box(0, 1, (2,)), space)])
+
+
 @pytest.mark.parametrize("odd", [1, 3])
 def test_action_spaces_must_be_the_same_in_every_mode(make: Make, odd: int) -> None:
     box = spaces.Box(0, 1, (2,))

@@ -7,6 +7,8 @@ import gc
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 import weakref
@@ -16,7 +18,8 @@ import psutil
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from clusterenv import ClusterEnv, ClusterEnvError, Timeouts, WorkerLost
+from clusterenv import ClusterEnv, ClusterEnvError, Timeouts, WorkerLost, make_vec
+from clusterenv.testing import echo_module, echo_slots
 from tests.faults.envs import SlowCloseEnv
 from tests.faults.kit import LIMIT_S, Gate, OnceEnv, actions, batch, each, ended, kill
 from tests.zoo import counting, wait_until
@@ -330,4 +333,103 @@ def test_from_another_thread_it_ends_a_step_that_hangs(tmp_path: pathlib.Path) -
     hung = thread.is_alive()
     thread.join()
     assert not hung, "the step goes on waiting for workers that are gone"
-    assert isinstance(outcome[0], Exception)
+    assert isinstance(outcome[0], ClosedEnvironmentError)
+
+
+def steps(envs: ClusterEnv) -> None:
+    while True:
+        envs.step(actions(envs))
+
+
+def receives(envs: ClusterEnv) -> None:
+    envs.send(actions(envs))
+    while True:
+        infos = envs.recv()[4]
+        envs.send(actions(envs)[infos["env_id"]], infos["env_id"])
+
+
+def calls(envs: ClusterEnv) -> None:
+    while True:
+        envs.call("render_mode")
+
+
+def plays(envs: ClusterEnv) -> None:
+    envs.attach(echo_module(), sync="never")
+    while True:
+        envs.rollout(50)
+
+
+@pytest.mark.parametrize("use", [steps, receives, calls, plays])
+@pytest.mark.parametrize("cluster", ["inproc:2", "local:2", "tcp:nodes=2,workers=1"])
+def test_while_another_thread_uses_the_batch(cluster: str, use: Callable[[ClusterEnv], None]) -> None:
+    """Its call comes to an end first, and says why; nothing is pulled from under it."""
+    envs = make_vec("clusterenv.testing:Echo-v0", 4, cluster=cluster, slot_kwargs=echo_slots(4))
+    envs.reset(seed=1)
+    outcome: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            use(envs)
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: envs._engine.gather.steps_ever(0) > 20 or use is calls, LIMIT_S)
+    envs.close()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    (error,) = outcome
+    assert isinstance(error, ClosedEnvironmentError)
+
+
+@pytest.mark.parametrize("cluster", ["inproc:2", "local:2", "tcp:nodes=2,workers=1"])
+def test_a_stream_that_another_thread_reads_ends(cluster: str) -> None:
+    envs = make_vec("clusterenv.testing:Echo-v0", 4, cluster=cluster, slot_kwargs=echo_slots(4))
+    envs.reset(seed=1)
+    envs.attach(echo_module(), sync="never")
+    read: list[int] = []
+    ended_well = threading.Event()
+
+    def work() -> None:
+        for played in envs.stream(5, 4):
+            read.append(played.N)
+        ended_well.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: len(read) > 3, LIMIT_S)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        envs.close()
+    thread.join(LIMIT_S)
+    assert ended_well.is_set()
+
+
+DAEMON = """
+import sys, threading, time
+import gymnasium
+import clusterenv
+
+envs = clusterenv.make_vec("CartPole-v1", 4, cluster=sys.argv[1])
+envs.reset(seed=1)
+stepped = threading.Event()
+
+def work():
+    try:
+        while True:
+            envs.step([0, 0, 0, 0])
+            stepped.set()
+    except gymnasium.error.ClosedEnvironmentError:
+        print("closed", flush=True)
+
+threading.Thread(target=work, daemon=True).start()
+stepped.wait()
+"""
+
+
+@pytest.mark.parametrize("cluster", ["local:2", "tcp:nodes=1,workers=1"])
+def test_the_end_of_a_script_whose_daemon_thread_steps(cluster: str) -> None:
+    words = [sys.executable, "-c", DAEMON, cluster]
+    over = subprocess.run(words, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
+    assert (over.returncode, over.stdout, over.stderr) == (0, "closed\n", "")

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from typing import NoReturn
 
@@ -99,3 +100,23 @@ def test_a_worker_that_cannot_die_keeps_no_other_alive(monkeypatch: pytest.Monke
             worker.wait(LIMIT_S)
     assert ended, "the fork server waits for a worker that does not end"
     assert left == [stuck.pid]
+
+
+IGNORING = """
+import os, signal
+import clusterenv
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+envs = clusterenv.make_vec("CartPole-v1", 4, cluster="local:2")
+envs.reset(seed=1)
+os.kill(envs.worker_pids()[0], signal.SIGKILL)
+print(envs.step([0] * 4)[3].tolist(), envs.restarts, flush=True)
+envs.close()
+"""
+
+
+def test_a_head_that_was_started_with_ignored_children() -> None:
+    """As by `trap "" CHLD`, which outlives exec: without care the first loss would end every worker."""
+    over = subprocess.run([sys.executable, "-c", IGNORING], capture_output=True, text=True, timeout=60, check=True)
+    assert over.stdout == "[True, True, False, False] 1\n"
+    assert "Traceback" not in over.stderr

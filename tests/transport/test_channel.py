@@ -330,3 +330,27 @@ def interrupted_everywhere(channel: Channel) -> bytes:
         finally:
             sys.settrace(before)
     raise AssertionError("it never came to an end")
+
+
+def test_a_message_that_goes_out_bit_by_bit() -> None:
+    """Nobody reads yet, and nobody is waited for."""
+    with pair() as (ours, other):
+        ours.send_later(pack(bytes(BIG)))
+        reader = threading.Thread(target=lambda: received.append(other.receive(LIMIT_S)))
+        received: list[Any] = []
+        reader.start()
+        while reader.is_alive():
+            ours.push()
+        reader.join()
+        assert received == [bytes(BIG)]
+        ours.push()  # nothing is left
+        ours.send("next", LIMIT_S)
+        assert other.receive(LIMIT_S) == "next"
+
+
+def test_a_message_that_goes_out_bit_by_bit_to_nobody() -> None:
+    with pair() as (ours, other):
+        ours.send_later(pack(bytes(BIG)))
+        other.close()
+        with pytest.raises(ChannelClosed):
+            ours.push()

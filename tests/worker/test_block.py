@@ -260,6 +260,25 @@ def test_for_who_keeps_last_observations_it_stands_too() -> None:
         assert (kept, block.flags, block.observation) == ([[2, 1]], [(True, False)], [[0, 1]])
 
 
+@pytest.mark.parametrize(("bad", "stands"), [(1, True), (2, True), (3, False)])
+def test_it_stands_as_often_as_resets_are_tried(bad: int, stands: bool) -> None:
+    resets: list[int] = []
+
+    def starts(env: ScriptedEnv) -> Any:
+        resets.append(len(resets))
+        if 1 <= resets[-1] <= bad:
+            raise OSError("no simulator")
+        return observed(0, env.resets), {}
+
+    with bound(lambda: ScriptedEnv(ends_after(2), starts), SAME) as block:
+        block.reset([10])
+        block.step()
+        report = block.step()
+        assert (block.flags == [(True, False)]) == stands
+        assert (block.arena.reward.tolist() == [2.0]) == stands
+        assert [failure.doing for failure in report.failures][:bad] == ["reset"] * min(bad, 2) + ["step"] * (bad - 2)
+
+
 def test_every_replacement_gets_another_seed() -> None:
     with bound(lambda: failing(at=1), SAME) as block:
         block.reset([10])

@@ -250,6 +250,22 @@ def test_40_odd_infos_are_handed_on(info: dict[Any, Any]) -> None:
         assert block.step().infos == [(0, info)]
 
 
+class Kind(dict[str, Any]):
+    """A dictionary of another kind."""
+
+
+def test_40_any_kind_of_dictionary_is_one() -> None:
+    with bound(lambda: returning(GOOD, 0.0, False, False, Kind(a=1))) as block:
+        block.reset()
+        assert block.step().infos == [(0, {"a": 1})]
+
+
+@pytest.mark.parametrize("info", [["a"], "text", 7, (1, 2)])
+def test_40_an_info_that_is_no_dictionary_costs_its_own_slot(info: Any) -> None:
+    text = failure_of_step(returning(GOOD, 0.0, False, False, info))
+    assert text.startswith(f"TypeError: step() returned {str(info)!r} ({type(info).__name__}) as info")
+
+
 def test_40_an_empty_info_costs_nothing() -> None:
     with bound(lambda: returning(GOOD, 1.0, False, False, {})) as block:
         block.reset()
@@ -273,7 +289,7 @@ def test_40_the_final_info_may_hold_what_cannot_be_copied() -> None:
         (None, "reset() returned a NoneType"),
         ((GOOD,), "reset() returned 1 values"),
         ((GOOD, {}, {}), "reset() returned 3 values"),
-        ((GOOD, None), "Gymnasium expects (observation, info)"),
+        ((GOOD, None), "reset() returned a NoneType as info; Gymnasium expects a dict"),
         ([GOOD, {}], "reset() returned a list"),
     ],
     ids=["41-only obs", "41-None", "41-one", "41-three", "41-info None", "41-a list"],

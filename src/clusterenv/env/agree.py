@@ -9,6 +9,7 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from clusterenv.errors import ConfigError, ConfigTypeError, SpaceMismatch
+from clusterenv.spaces import leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +49,10 @@ def agree(blocks: Sequence[BlockDescription], num_envs: int, mode: ObservationMo
     """The spaces of the batch, or SpaceMismatch if the environments do not fit together."""
     first = blocks[0]
     single, action = first.observation_space, first.action_space
+    if leaves_of(action) == []:
+        raise SpaceMismatch(
+            f"the action space {action} has no parts, so there is nothing to act with. Give it at least one."
+        )
     if isinstance(mode, tuple):
         batched, single = mode
     elif mode == "same":

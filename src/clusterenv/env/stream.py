@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 
 from clusterenv.env.batch import assemble
 from clusterenv.env.turns import Pending
@@ -95,8 +96,16 @@ class Stream:
         return self
 
     def __next__(self) -> Batch:
-        if self._closed:
+        try:
+            batch = None if self._closed else self._next()
+        except ClosedEnvironmentError:  # by another thread, whatever we met on the way
+            batch = None
+        if batch is None:
             raise StopIteration
+        return batch
+
+    def _next(self) -> Batch | None:
+        """The next batch; None if the stream was closed meanwhile."""
         with self._turns:
             try:
                 with self._detached.tally.time("wait"):
@@ -110,7 +119,7 @@ class Stream:
                 if not self._closed or not isinstance(error, Exception):
                     self._end()
                     raise
-        raise StopIteration  # another thread has closed the batch of environments, whatever we met on the way
+        return None
 
     @property
     def ready(self) -> bool:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from clusterenv.env.engine import Engine
+
+# How long a call that another thread is in may take to come to its end when the batch is closed. Waits end at once.
+_LAST_CALL_S = 5.0
+_LOOK_S = 0.01
 
 
 class Pending(enum.Enum):
@@ -48,9 +53,13 @@ class Turns:
         self.pending = Pending.NOTHING
         self.abandoned = False  # the second half timed out or was interrupted; the call is still under way
 
+    def end_all(self) -> None:
+        """Nobody uses the batch any more, or the interpreter ends: end everything at once."""
+        self.take_last()
+        self._engine.node.close(0.0)
+
     def __enter__(self) -> None:
-        if self.closed:
-            raise ClosedEnvironmentError(f"Trying to operate on `{self._name}`, after a call to `close()`.")
+        self._refuse_if_closed()
         if not self.ours:
             raise ConfigError(
                 f"this {self._name} belongs to process {self._process} and was used in its child {os.getpid()}. "
@@ -60,6 +69,15 @@ class Turns:
             raise ConfigError(
                 f"this {self._name} is used by two threads at once. Use one thread, or a lock of your own."
             )
+        try:
+            self._refuse_if_closed()  # again: another thread may have closed it before it could see us
+        except ClosedEnvironmentError:
+            self._turn.clear()
+            raise
+
+    def _refuse_if_closed(self) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError(f"Trying to operate on `{self._name}`, after a call to `close()`.")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -68,6 +86,25 @@ class Turns:
             self._interrupted()
         self._catch_up()
         self._turn.clear()
+        if self.closed and kind is not None and issubclass(kind, Exception):
+            raise ClosedEnvironmentError(f"This `{self._name}` was closed while a call was under way.") from error
+
+    def take_last(self) -> None:
+        """The batch is closed from now on. Another thread may be in a call, which ends first."""
+        self.closed = True
+        end = time.monotonic() + _LAST_CALL_S
+        try:
+            while self._used_elsewhere() and time.monotonic() < end:
+                self._engine.node.ending = True
+                time.sleep(_LOOK_S)
+        finally:
+            self._engine.node.ending = False
+
+    def _used_elsewhere(self) -> bool:
+        """Whether another thread is in a call."""
+        holder = self._turn.get("of")
+        tops = {thread: top for thread, top in sys._current_frames().items() if thread != threading.get_ident()}
+        return holder is not None and any(_is_below(top, holder[0]) for top in tops.values())
 
     def _take(self, frame: FrameType) -> bool:
         """Take the turn for the function that runs in this frame, if nobody has it."""

@@ -149,7 +149,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         self._dialect = opening.check_dialect(infos, plan.autoreset_mode)
         self._engine, agreed, mode = opening.open_batch(plan)
         # Runs when the batch is forgotten and when the interpreter ends, whatever happened before.
-        self._finalizer = weakref.finalize(self, self._engine.node.close, 0.0)
+        self._turns = Turns(self._engine, type(self).__name__)
+        self._finalizer = weakref.finalize(self, self._turns.end_all)
         self.single_observation_space, self.observation_space = agreed[0], agreed[1]
         self.single_action_space, self.action_space = agreed[2], agreed[3]
         self.num_envs, self.copy, self.cluster = plan.num_envs, copy, plan.cluster
@@ -160,7 +161,6 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         self._timeouts = plan.timeouts
         skips = mode is AutoresetMode.NEXT_STEP
         self._actions = Actions(self.single_action_space, self._engine.arena, skips_finished=skips)
-        self._turns = Turns(self._engine, type(self).__name__)
         self._warned_reward = False
         self.closed = False
 
@@ -465,7 +465,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         return as_sb3(self)
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
-        """End every worker. Works after any fault.
+        """End every worker. Works after any fault, and while another thread is in a call, which then raises.
 
         Args:
             timeout: how long the environments may take to close, in seconds; None means `timeouts.close_s`.
@@ -475,7 +475,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         if not hasattr(self, "_finalizer"):
             return
         limit = 0.0 if terminate else self._timeouts.close_s if timeout is None else checks.wait_limit(timeout)
-        self._turns.closed = True
+        self._turns.take_last()
         self._stop_playing()
         self._engine.node.close(limit)
         self._let_go()

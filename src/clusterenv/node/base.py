@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from gymnasium.error import ClosedEnvironmentError
+
 from clusterenv.cluster.restart import Fault
 
 if TYPE_CHECKING:
@@ -41,6 +43,16 @@ class Loss(NamedTuple):
     fault: Fault = Fault.CRASH
 
 
+class Waiting:
+    """What the waits of nodes have in common."""
+
+    ending = False  # see `Node`
+
+    def _go_on_waiting(self) -> None:
+        if self.ending:
+            raise ClosedEnvironmentError("The batch is being closed by another thread.")
+
+
 class Message(NamedTuple):
     """A request that goes over the channel: the name of a method of the block and its arguments."""
 
@@ -49,7 +61,13 @@ class Message(NamedTuple):
 
 
 class Node(Protocol):
-    """The workers of one host."""
+    """The workers of one host.
+
+    Attributes:
+        ending: whether another thread wants to close the batch: whoever waits for workers stops waiting.
+    """
+
+    ending: bool
 
     @property
     def closed(self) -> bool:

@@ -183,8 +183,10 @@ def main(control_fd: int, *, spared: bool = False) -> None:
     import clusterenv.worker.loop
     import clusterenv.worker.vector_block  # noqa: F401
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Whatever was ignored where the head was started. With SIGCHLD the kernel would bury workers before we have seen to
+    # what they started.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
     for number in ENGINE_SIGNALS if spared else ():
         signal.signal(number, _heed_not)  # not "ignored": that would be passed on to what environments start
     ForkServer(socket.socket(fileno=control_fd)).run()

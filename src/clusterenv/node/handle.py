@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
+
+from clusterenv.transport.channel import ChannelClosed
 
 if TYPE_CHECKING:
     from clusterenv.transport.channel import Channel
@@ -30,6 +33,11 @@ class WorkerHandle:
         self.lost = self.bound = False
         self.started_s = None
         self.reply, self.played = None, []
+
+    def push(self) -> None:
+        """Send more of a set-up that was too large for the socket."""
+        with contextlib.suppress(ChannelClosed):  # whoever reads from it sees that, too
+            self.channel.push()
 
     def close(self) -> None:
         """Close the channel."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterenv.node.base import Waiting
 from clusterenv.transport.weights import WeightBuffer
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _COME_BACK_S = 60.0
 
 
-class Here:
+class Here(Waiting):
     """The words of `node.base` that need no messages on one host."""
 
     blocks: Sequence[range]

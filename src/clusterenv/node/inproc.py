@@ -181,7 +181,7 @@ class InprocNode(Here):
 
     def pids(self) -> list[int | None]:
         """The head's own process, for each block."""
-        return [os.getpid() for _ in self.blocks]
+        return [None if self.closed else os.getpid() for _ in self.blocks]
 
     def close(self, limit_s: float | None) -> None:
         """Close the environments."""

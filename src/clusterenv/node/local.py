@@ -11,8 +11,6 @@ import select
 import time
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
 from clusterenv.amounts import parse_bytes
 from clusterenv.cluster.restart import Fault
 from clusterenv.config import usable_cores
@@ -21,7 +19,7 @@ from clusterenv.node.base import Loss, Message
 from clusterenv.node.board import Board
 from clusterenv.node.handle import WorkerHandle
 from clusterenv.node.here import Here
-from clusterenv.node.starting import check_descriptors, raise_start_errors
+from clusterenv.node.starting import check_descriptors, pickled, raise_start_errors
 from clusterenv.node.supervisor import LISTEN_S, Supervisor, search_path
 from clusterenv.transport.arena import Command
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack, pack_by_value
@@ -68,7 +66,7 @@ class LocalNode(Here):
         self.blocks = blocks
         self._owner = os.getpid()
         self._cluster = cluster
-        self._builds = [_pickled(build) for build in builders]
+        self._builds = [pickled(build) for build in builders]
         self._memory = parse_bytes("worker_memory", cluster.worker_memory) if cluster.worker_memory else None
         self._cores = sorted(os.sched_getaffinity(0))
         # Spinning takes a core from somebody, unless there is one that none of our workers needs.
@@ -91,14 +89,17 @@ class LocalNode(Here):
         """Start every worker; `started` tells what has become of them."""
         self._start_s, self._launched_s = limit_s, time.monotonic()
         for handle in self._handles:
-            self._launch(handle, limit_s)
+            self._launch(handle)
 
     def started(self) -> list[BlockDescription] | None:
         """As `start`, of workers that were launched: None while one of them still builds. Waits for nobody."""
         waiting = [handle.worker for handle in self._handles if handle.worker not in self._built and not handle.lost]
         self._built.update(self.replies(waiting, 0.0))
-        late = self._start_s is not None and time.monotonic() - self._launched_s > self._start_s
-        if not late and any(worker not in self._built and self.alive(worker) for worker in waiting):
+        for worker in self._built:
+            self._look(self._handles[worker])  # the channel of one that has ended since would wake us again and again
+        over = self._start_s is not None and time.monotonic() - self._launched_s > self._start_s
+        over = over or any(reply.failure or reply.error for reply in self._built.values())
+        if not over and any(worker not in self._built and self.alive(worker) for worker in waiting):
             return None
         return self._described(self._built)
 
@@ -149,6 +150,7 @@ class LocalNode(Here):
         end = None if limit_s is None else time.monotonic() + limit_s
         # Waiting for one after the other costs no more than waiting for all: when the first has answered, most have.
         while (worker := self._board.unanswered(workers)) is not None:
+            self._go_on_waiting()
             left = _LOOK_S if end is None else min(_LOOK_S, end - time.monotonic())
             if self._board.wait_for(worker, max(0.0, left)) or self._look(self._handles[worker]):
                 continue
@@ -159,6 +161,7 @@ class LocalNode(Here):
 
     def wait_any(self, limit_s: float) -> bool:
         """Wait until the bell has rung since `listen`."""
+        self._go_on_waiting()
         return self._bell.wait_while(self._bell_seen, min(limit_s, _LOOK_S), spin=self._spare_core)
 
     def listen(self) -> None:
@@ -213,6 +216,7 @@ class LocalNode(Here):
 
     def played(self, limit_s: float) -> list[tuple[int, Reply]]:
         """The fragments of streaming workers that have arrived; wait for the first at most `limit_s`."""
+        self._go_on_waiting()
         poll = select.poll()
         handles = {handle.channel.fileno(): handle for handle in self._handles if not handle.lost}
         for fd in handles:
@@ -236,6 +240,9 @@ class LocalNode(Here):
         for fd in handles:
             poll.register(fd, select.POLLIN)
         while any(handle.reply is None and not handle.lost for handle in handles.values()):
+            self._go_on_waiting()
+            for handle in handles.values():
+                handle.push()
             left = None if end is None else end - time.monotonic()
             ready = poll.poll(1000 * (LISTEN_S if left is None else min(LISTEN_S, max(0.0, left))))
             if not ready and left is not None and left <= 0:
@@ -312,7 +319,7 @@ class LocalNode(Here):
             _logger.warning("worker %d does not end although it was killed", worker)
         self._supervisor.forget(handle.token)
         handle.channel.close()
-        self._launch(handle, _FRAME_S)
+        self._launch(handle)
         handle.started_s = time.monotonic()
         handle.fresh_seeds = tuple(seeds)
 
@@ -383,7 +390,7 @@ class LocalNode(Here):
 
     # Inside.
 
-    def _launch(self, handle: WorkerHandle, limit_s: float | None) -> None:
+    def _launch(self, handle: WorkerHandle) -> None:
         channel, theirs = Channel.pair()
         with theirs:
             try:
@@ -395,8 +402,8 @@ class LocalNode(Here):
         build, authkey = self._builds[handle.worker], bytes(multiprocessing.current_process().authkey)
         setup = Setup(handle.worker, search_path(), self._spare_core, build, self._memory, authkey)
         try:
-            channel.send(setup, limit_s)
-        except (ChannelClosed, ChannelTimeout) as error:
+            channel.send_later(pack(setup))  # a large one goes out while we wait: it reads when it has been forked
+        except ChannelClosed as error:
             self._gone(handle, f"it did not take its set-up: {error}")
 
     def _give_arena(self, handle: WorkerHandle, binding: Binding) -> None:
@@ -486,14 +493,3 @@ class LocalNode(Here):
         if self._arena is None:
             raise LaunchError("the node has no arena yet; call bind() first")
         return self._arena
-
-
-def _pickled(build: Callable[[], Block]) -> bytes:
-    try:
-        data: bytes = cloudpickle.dumps(build)
-    except Exception as error:
-        raise ResultError(
-            f"the environment factories cannot be sent to a worker: {type(error).__name__}: {error}. "
-            "Create locks, files and simulators inside the factory, not around it; or use cluster='inproc'."
-        ) from error
-    return data

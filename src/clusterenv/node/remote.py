@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterenv.cluster.restart import Fault
 from clusterenv.errors import LaunchError, ProtocolError
-from clusterenv.node.base import Loss
+from clusterenv.node.base import Loss, Waiting
 from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.crew import Crew
 from clusterenv.node.joining import AT_ONCE, Joining
@@ -58,7 +58,7 @@ _SPOILT = 1_000_000
 _MEMORY_S, _LAST_WORDS_S = 60.0, 1.0
 
 
-class RemoteNode:
+class RemoteNode(Waiting):
     """All nodes of a cluster on other hosts."""
 
     def __init__(self, order: Any, num_envs: int, cluster: Remote, launcher: Launcher | None = None) -> None:
@@ -319,7 +319,7 @@ class RemoteNode:
 
     def pids(self) -> list[int | None]:
         """The process of each worker, on its host."""
-        return list(self._crew.pids)
+        return [None] * len(self.blocks) if self.closed else list(self._crew.pids)
 
     def close(self, limit_s: float | None) -> None:
         """Close the environments within the limit, then end everything."""
@@ -338,6 +338,7 @@ class RemoteNode:
 
     def _pump(self, limit_s: float) -> bool:
         """Take one message, if one comes in time. Returns whether one did."""
+        self._go_on_waiting()
         now = time.monotonic()
         if now - self._pumped_s > 1.0:
             # We were away: hosts seem silent until what they sent meanwhile is read. The socket takes from them by

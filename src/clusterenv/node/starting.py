@@ -6,14 +6,17 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
-from clusterenv.errors import EnvError, LaunchError, WorkersMissing
+import cloudpickle
+
+from clusterenv.errors import EnvError, LaunchError, ResultError, WorkersMissing
 from clusterenv.worker.describe import BlockDescription
 from clusterenv.worker.report import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from clusterenv.node.base import Loss
+    from clusterenv.worker.base import Block
     from clusterenv.worker.loop import Reply
 
 
@@ -26,6 +29,18 @@ def check_descriptors(count: int, what: str, more: int) -> None:
             f"{count} {what} need {needed} file descriptors, but this process may have {limit} open files. "
             f"Raise the limit (ulimit -n) or use fewer {what}."
         )
+
+
+def pickled(build: Callable[[], Block]) -> bytes:
+    """What builds a block, ready to travel to a worker."""
+    try:
+        data: bytes = cloudpickle.dumps(build)
+    except Exception as error:
+        raise ResultError(
+            f"the environment factories cannot be sent to a worker: {type(error).__name__}: {error}. "
+            "Create locks, files and simulators inside the factory, not around it; or use cluster='inproc'."
+        ) from error
+    return data
 
 
 def build_error(failure: Failure) -> EnvError:

@@ -61,6 +61,7 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._parts: list[bytes] = []  # of the message that is being received, with its header
+        self._unsent = memoryview(b"")  # the rest of a message that is on its way
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
 
@@ -93,6 +94,16 @@ class Channel:
             raise ChannelTimeout(f"a message of {len(packed)} bytes was not taken within {limit_s} s") from None
         except OSError as error:
             raise ChannelClosed(str(error)) from error
+
+    def send_later(self, packed: bytes) -> None:
+        """Begin to send a message. What the socket does not take at once goes out by `push`, before anything else."""
+        self._unsent = memoryview(_HEADER.pack(len(packed)) + packed)
+        self.push()
+
+    def push(self) -> None:
+        """Send more of what `send_later` was given, if there is more and the socket takes it."""
+        if self._unsent:
+            self._unsent = self._send_some(self._unsent)
 
     def send_waking(
         self, packed: bytes, limit_s: float, wake: Callable[[], object], take: Callable[[], object]

@@ -231,7 +231,9 @@ class Actor:
         self._lengths += 1
         if self._first.any() or report.failures:
             result.failures += report.failures
-            self._end_episodes(t, columns, [failure.slot - self._block.slots.start for failure in report.failures])
+            # One that raised in the reset after an episode has cut none.
+            cut = [each.slot - self._block.slots.start for each in report.failures if each.doing != "reset"]
+            self._end_episodes(t, columns, cut)
 
     def _keep_final(self, row: int, observation: Any, info: Any) -> None:
         self._write_final(row, observation)

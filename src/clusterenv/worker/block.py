@@ -134,7 +134,7 @@ class EnvBlock:
                 terminated_of[row] = terminated
                 truncated_of[row] = truncated
                 if info:
-                    report.infos.append((first + row, info))
+                    report.infos.append((first + row, info if type(info) is dict else checked_info(info)))
             except Exception as error:  # the user's code: whatever it raises is reported
                 self._lost(row, _explained(error), report)
         words[slot_word] = words[writing_word] = -1
@@ -193,14 +193,17 @@ class EnvBlock:
 
     def _next_episode(self, row: int, report: Report) -> tuple[Any, dict[str, Any]]:
         """Reset at the end of an episode. One that raises there is replaced: the step that ended the episode stands."""
-        try:
-            return self._reset_env(row)
-        except Exception as error:  # the user's code
-            if not self._rebuild_lost or not self._replace(row, report):
-                raise
-            report.failures.append(failure_of(error, self.slots.start + row, "reset", recovered=True))
-            observation, info = self._reset_env(row)
-            return observation, {**info, "env_error": named(error)}
+        told: dict[str, Any] = {}
+        for attempt in range(1, _RESET_ATTEMPTS + 1):
+            try:
+                observation, info = self._reset_env(row)
+                break
+            except Exception as error:  # the user's code
+                if attempt == _RESET_ATTEMPTS or not self._rebuild_lost or not self._replace(row, report):
+                    raise
+                report.failures.append(failure_of(error, self.slots.start + row, "reset", recovered=True))
+                told = {"env_error": named(error)}
+        return observation, {**info, **told} if told else info
 
     # Resets and replacements.
 
@@ -316,6 +319,13 @@ def as_reward(value: Any) -> float:
     raise TypeError(f"the reward {str(value)[:80]!r} ({type(value).__name__}) is not a real number")
 
 
+def checked_info(info: Any) -> dict[str, Any]:
+    """An info that is a dictionary of whatever kind."""
+    if not isinstance(info, dict):
+        raise TypeError(f"step() returned {str(info)[:80]!r} ({type(info).__name__}) as info; Gymnasium expects a dict")
+    return info
+
+
 def _set_attr(env: Env, name: str, value: Any) -> None:
     env.set_wrapper_attr(name, value)
 
@@ -330,8 +340,10 @@ def _explained(error: Exception) -> Exception:
 
 
 def _checked_reset(result: Any) -> tuple[Any, dict[str, Any]]:
-    if type(result) is not tuple or len(result) != 2 or not isinstance(result[1], dict):
+    if type(result) is not tuple or len(result) != 2:
         raise TypeError(f"reset() returned {_shape_of(result)}; Gymnasium expects (observation, info)")
+    if not isinstance(result[1], dict):
+        raise TypeError(f"reset() returned a {type(result[1]).__name__} as info; Gymnasium expects a dict")
     return result
 
 
