@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import os
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +33,7 @@ from tests.faults.kit import (
     patient,
     wait_for_answers,
 )
+from tests.node.worlds import ReadyWhenTold
 from tests.zoo import CountingEnv, counting, wait_until
 
 if TYPE_CHECKING:
@@ -326,6 +330,32 @@ def test_a_vectorised_block_that_is_lost_while_it_writes(tmp_path: pathlib.Path)
         assert sorted(truncated.tolist()) == [False, False, True, True]
         assert observations["first"][~truncated].tolist() == observations["second"][~truncated].tolist() == [2, 2]
         assert observations["first"][truncated].tolist() == observations["second"][truncated].tolist() == [0, 0]
+
+
+def test_a_replacement_that_is_lost_before_it_had_an_episode_is_one_loss(tmp_path: pathlib.Path) -> None:
+    """Its slots have been truncated once: there is nothing more to tell."""
+    fns: list[Callable[[], Any]] = [functools.partial(ReadyWhenTold, str(tmp_path), slot=slot) for slot in range(2)]
+    with batch(fns, timeouts=patient()) as envs:
+        envs.reset(seed=1)
+        (tmp_path / "stepped").touch()
+        first = envs.worker_pids()[0]
+        kill(envs, 0)
+        assert envs.step(actions(envs))[3].tolist() == [True, False]
+
+        def kill_the_next() -> None:
+            node = envs._engine.node
+            wait_until(lambda: node.pids()[0] not in (first, None), LIMIT_S)
+            os.kill(node.pids()[0] or 0, signal.SIGKILL)
+            (tmp_path / "built").touch()
+
+        killer = threading.Thread(target=kill_the_next)
+        killer.start()
+        observations, _, _, truncated, infos = envs.step(actions(envs))
+        killer.join()
+        assert observations.tolist() == [[0, 0], [1, 2]]
+        assert truncated.tolist() == [False, False]
+        assert "worker_lost" not in infos
+        assert envs.restarts == 2
 
 
 def test_two_batches_at_once_do_not_meet() -> None:
