@@ -209,7 +209,7 @@ def interrupt() -> None:
 @pytest.mark.parametrize("killed", [[1], [0, 1]], ids=["one worker", "two workers"])
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(LocalNode, "replace"), (Supervisor, "start"), (Channel, "send")],
+    [(LocalNode, "replace"), (Supervisor, "start"), (Channel, "send_later")],
     ids=["before the old one is gone", "before the new one is there", "before it has its orders"],
 )
 def test_while_a_lost_worker_is_replaced(owner: type, name: str, killed: list[int]) -> None:
