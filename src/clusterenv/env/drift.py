@@ -118,7 +118,7 @@ class Drift:
 
     def rebase(self, held: Decoded) -> None:
         """The workers hold these weights now: no drift, and from here on it is measured from them."""
-        self.divergence = np.zeros_like(self.divergence)
+        self.divergence, self.ess = np.zeros_like(self.divergence), None
         self._publishes = 0
         self._estimator.rebase(self._params_of(held), version=held.version)
 
