@@ -220,6 +220,17 @@ def test_without_new_data_only_some_versions_are_measured() -> None:
     assert 1 < sum(measured) < 6
 
 
+def test_without_any_data_nothing_is_measured() -> None:
+    subject = Subject(OLD, divergence="logp")
+    subject.drift.observe(0, columns(OLD, 8, 4), 0)
+    assert subject.measure(NEW, OLD)[0] > 0.0
+    subject.drift.rebase(subject.version(NEW, 1))
+    assert not any(subject.drift.update(subject.version(OLD, 2), subject.version(NEW, 1), 0.05) for _ in range(20))
+    assert subject.drift.divergence.tolist() == [0.0]
+    subject.drift.observe(0, columns(NEW, 8, 4, version=1), 0)
+    assert subject.measure(OLD, NEW)[0] > 0.0
+
+
 def test_a_rule_without_a_threshold_is_measured_too() -> None:
     subject = Subject(OLD)
     subject.drift.observe(0, columns(OLD, 8, 4), 0)
