@@ -11,7 +11,9 @@ from gymnasium.spaces import Discrete
 from clusterenv.env.drift import Drift
 from clusterenv.errors import PolicyError
 from clusterenv.policy.adapters import as_policy
+from clusterenv.sync.aps import APS
 from clusterenv.sync.codec import Decoded
+from clusterenv.sync.rules import Reason, Situation
 from clusterenv.sync.versions import Version
 from clusterenv.sync.weights import WeightSpec
 from tests.env.made_up import CHOICES, Leaky, beside, columns
@@ -116,6 +118,36 @@ def test_after_a_move_the_drift_is_nothing_and_is_measured_from_there() -> None:
     assert subject.measure(OLD, NEW)[0] > 0.0
 
 
+def test_after_a_move_the_old_sample_size_steers_no_threshold() -> None:
+    subject, decider = Subject(OLD), APS(target_ess=0.999, stall_after=None).start(1)
+    decider.synced(Version(0, 0), Reason.FIRST, now_s=0.0)
+    subject.drift.observe(0, columns(OLD, 8, 4), 0)
+    subject.measure(NEW, OLD)
+
+    def ask(held: int, newest: int, batches: int) -> Reason | None:
+        drift = subject.drift
+        situation = Situation(
+            held=Version(0, held),
+            newest=Version(0, newest),
+            divergence=drift.divergence,
+            ess=drift.ess,
+            now_s=float(batches),
+            batches=batches,
+        )
+        return decider.consider(situation)
+
+    assert ask(held=0, newest=1, batches=1) is Reason.DIVERGENCE
+    decider.synced(Version(0, 1), Reason.DIVERGENCE, now_s=1.0)
+    subject.drift.rebase(subject.version(NEW, 1))
+    before = decider.threshold
+    # Fragments that were under way are too late to be measured, but the learner takes them as batches.
+    for number in (2, 3, 4):
+        subject.drift.observe(0, columns(OLD, 8, 4, version=0), 0)
+        assert not subject.drift.update(subject.version(NEW, number), subject.version(NEW, 1), before)
+        assert ask(held=1, newest=number, batches=number) is None
+    assert decider.threshold == before
+
+
 def test_rows_of_an_older_version_come_too_late() -> None:
     subject = Subject(OLD)
     subject.drift.rebase(subject.version(NEW, 1))
@@ -186,6 +218,17 @@ def test_without_new_data_only_some_versions_are_measured() -> None:
         measured.append(subject.drift.update(subject.version(near, 1), subject.version(OLD), 0.05))
     assert measured[0]
     assert 1 < sum(measured) < 6
+
+
+def test_without_any_data_nothing_is_measured() -> None:
+    subject = Subject(OLD, divergence="logp")
+    subject.drift.observe(0, columns(OLD, 8, 4), 0)
+    assert subject.measure(NEW, OLD)[0] > 0.0
+    subject.drift.rebase(subject.version(NEW, 1))
+    assert not any(subject.drift.update(subject.version(OLD, 2), subject.version(NEW, 1), 0.05) for _ in range(20))
+    assert subject.drift.divergence.tolist() == [0.0]
+    subject.drift.observe(0, columns(NEW, 8, 4, version=1), 0)
+    assert subject.measure(OLD, NEW)[0] > 0.0
 
 
 def test_a_rule_without_a_threshold_is_measured_too() -> None:

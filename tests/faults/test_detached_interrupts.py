@@ -14,8 +14,8 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError
 
 from clusterenv import ClusterEnv, Timeouts
-from tests.env.policies import Linear
-from tests.faults.interrupts import interrupted_when
+from tests.env.policies import CHOICES, Echo, Linear, wide
+from tests.faults.interrupts import interrupted_everywhere, interrupted_when
 from tests.faults.kit import LIMIT_S, Gate, batch, each, ended, kill
 from tests.faults.scripts import head
 from tests.zoo import CountingEnv, shared_files, wait_until
@@ -178,6 +178,27 @@ def test_at_many_moments_of_a_stream() -> None:
                 for _ in stream:
                     pass
         goes_on(envs)
+
+
+@pytest.mark.parametrize("sync", ["on-change", "aps"])
+def test_in_publish_a_version_exists_with_its_weights_or_not_at_all(sync: str) -> None:
+    policy = Echo()
+    with batch(wide(2), cluster="inproc") as envs:
+        envs.reset(seed=1)
+        envs.attach(policy, sync=sync)
+        envs.rollout(2)
+        policy.number = 1
+        places = ("env/detached.py", "sync/codec.py", "sync/weights.py")
+        for where in interrupted_everywhere(envs.publish, *places, opcodes=True):
+            envs.sync()
+            result = envs.rollout(2)
+            np.testing.assert_array_equal(result.action, result.version % CHOICES, err_msg=where)
+            assert not result.lag.any(), where
+            assert envs.stats()["held"] == envs.stats()["version"], where
+            syncs = envs.stats()["syncs"]
+            envs.rollout(2)
+            assert envs.stats()["syncs"] == syncs, f"the same weights moved again, after {where}"
+            policy.number = (envs.stats()["version"][1] + 1) % CHOICES
 
 
 # The head ends.

@@ -257,7 +257,7 @@ def test_encode_once_sends_only_the_newest() -> None:
     once = EncodeOnce(spec)
     for version, seed in ((V0, 0), (V1, 1)):
         once.offer(version, spec.flatten(policy(seed)))
-        assert once.encode(None).version == version
+        assert once.version == once.encode(None).version == version
 
 
 def test_encode_once_needs_no_base_where_there_is_no_delta() -> None:
@@ -268,5 +268,7 @@ def test_encode_once_needs_no_base_where_there_is_no_delta() -> None:
 
 
 def test_encode_once_without_weights_says_so() -> None:
-    with pytest.raises(ConfigError, match="no weights have been offered yet"):
-        EncodeOnce(WeightSpec.of(policy())).target()
+    once = EncodeOnce(WeightSpec.of(policy()))
+    for ask in (once.target, lambda: once.version):
+        with pytest.raises(ConfigError, match="no weights have been offered yet"):
+            ask()

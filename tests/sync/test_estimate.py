@@ -227,6 +227,21 @@ def test_after_a_sync_the_new_pair_is_compared() -> None:
     assert subject.measure(OTHER).divergence[0] == pytest.approx(expected, rel=1e-5)
 
 
+def test_after_a_sync_log_probabilities_of_other_actions_tell_nothing() -> None:
+    subject = estimator(2, divergence="logp")
+    for worker in range(2):
+        subject.observe(worker, *rows(worker, 40), version=Version(0, 0))
+    subject.rebase(NEW, workers=[0], version=Version(0, 1))
+    assert not subject.observe(0, *rows(2, 40), version=Version(0, 0)), "they were under way"
+    measured = subject.measure(OTHER)
+    assert measured.rows.tolist() == [0, 40]
+    assert measured.divergence[0] == 0.0
+    assert np.isnan(measured.ess).tolist() == [True, False]
+    subject.observe(0, *rows(3, 40, NEW), version=Version(0, 1))
+    assert subject.measure(NEW).divergence[0] == pytest.approx(0.0, abs=1e-9)
+    assert subject.measure(OTHER).divergence[0] > 0.0
+
+
 def test_a_sync_of_one_node_leaves_the_others_alone() -> None:
     subject = estimator(3)
     for worker in range(3):

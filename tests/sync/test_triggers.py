@@ -10,7 +10,7 @@ import pytest
 from clusterenv.sync.aps import APS
 from clusterenv.sync.rules import Reason
 from clusterenv.sync.triggers import ForBytes, ForESS
-from tests.sync.kit import Node, situation
+from tests.sync.kit import Array, Node, situation
 
 
 def saturating(behind: int, level: float = 0.02) -> float:
@@ -64,6 +64,14 @@ def test_a_sample_size_below_the_target_lowers_the_threshold() -> None:
     for batches in (0, 1):
         trigger.update(situation(0, 1, 0.5, batches=batches, ess=np.array([0.5])))
     assert trigger.threshold == pytest.approx(before * math.exp(5.0 * (0.5 - 0.9)))
+
+
+@pytest.mark.parametrize("ess", [None, np.full(2, math.nan)])
+def test_while_nothing_is_known_the_threshold_stays(ess: Array | None) -> None:
+    trigger = ForESS(0.9)
+    for batches in range(10):
+        trigger.update(situation(0, 1, [0.0, math.nan], batches=batches, ess=ess))
+    assert trigger.threshold == ForESS(0.9).threshold
 
 
 def test_only_a_new_batch_moves_the_threshold() -> None:

@@ -119,7 +119,7 @@ class Detached:
         self._timeouts = timeouts
         self._runtime_name, self._every_state = runtime, every_state
         self._leaves = tuple(leaves)
-        self.newest = Version(max(engine.node.epoch, whole_number("epoch", epoch, least=0, most=_MAX_EPOCH)), 0)
+        first = Version(max(engine.node.epoch, whole_number("epoch", epoch, least=0, most=_MAX_EPOCH)), 0)
         seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, least=0)
         self._policy = as_policy(policy, observation_space, action_space, runtime)
         check_slots(self._policy.distribution, engine.arena.spec.num_envs)
@@ -147,7 +147,7 @@ class Detached:
         )
         engine.node.check_attachable(attachment)
         self.players = Players(engine, timeouts, attachment, self._memory)
-        self._offer(weights)
+        self._once.offer(first, self._spec.flatten(weights))
         self._consider(request=False)
 
     def _first_copies(self, sync: Rule, make_runtime: Callable[[], Runtime], name: str) -> list[_Copy]:
@@ -164,6 +164,11 @@ class Detached:
             )
             for host, workers in enumerate(self.engine.node.hosts)
         ]
+
+    @property
+    def newest(self) -> Version:
+        """The newest version; its weights are there."""
+        return self._once.version
 
     @property
     def divergence(self) -> npt.NDArray[np.float64]:
@@ -192,8 +197,7 @@ class Detached:
         """A new version exists. Its weights move if the node's rule asks for them."""
         weights = self._weights_of(policy)
         self._spec.check(weights)
-        self.newest = self.newest.next()
-        self._offer(weights)
+        self._once.offer(self.newest.next(), self._spec.flatten(weights))
         self.tally.publishes += 1
         self._measure()
         self._consider(request=False)
@@ -255,9 +259,6 @@ class Detached:
         if isinstance(policy, Policy):
             return policy.weights()
         return as_policy(policy, self.observation_space, self._action_space, "torch").weights()
-
-    def _offer(self, weights: dict[str, Any]) -> None:
-        self._once.offer(self.newest, self._spec.flatten(weights))
 
     def _measure(self) -> None:
         """Estimate how far the workers are from the newest policy, if somebody looks at that."""

@@ -103,7 +103,7 @@ class Drift:
         )
 
     def update(self, newest: Decoded, held: Decoded, threshold: float | None) -> bool:
-        """A version was published: measure, if that is worth its time. Returns whether it was."""
+        """A version was published: measure, if that is worth its time. Returns whether anything was measured."""
         self._publishes += 1
         squared = distance_squared(newest.flat, held.flat)
         predicted = self._distance.predict(squared)
@@ -114,11 +114,11 @@ class Drift:
         self.divergence, self.ess = measured.divergence, measured.ess
         self._distance.learn(float(measured.divergence.max()), squared)
         self._publishes = 0
-        return True
+        return bool(measured.rows.any())
 
     def rebase(self, held: Decoded) -> None:
         """The workers hold these weights now: no drift, and from here on it is measured from them."""
-        self.divergence = np.zeros_like(self.divergence)
+        self.divergence, self.ess = np.zeros_like(self.divergence), None
         self._publishes = 0
         self._estimator.rebase(self._params_of(held), version=held.version)
 

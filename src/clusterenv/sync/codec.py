@@ -157,8 +157,8 @@ class EncodeOnce:
         >>> spec = WeightSpec.of(weights)
         >>> once = EncodeOnce(spec, "bf16-delta")
         >>> once.offer(Version(0, 0), spec.flatten(weights))
-        >>> once.encode(None) is once.encode(None)
-        True
+        >>> once.version, once.encode(None) is once.encode(None)
+        (Version(epoch=0, number=0), True)
     """
 
     def __init__(self, spec: WeightSpec, encoding: str = "bf16-delta") -> None:
@@ -168,17 +168,21 @@ class EncodeOnce:
         self._target: Decoded | None = None
         self._encoded: dict[Version | None, Encoded] = {}
 
+    @property
+    def version(self) -> Version:
+        """The newest one."""
+        return self._offered()[0]
+
     def offer(self, version: Version, flat: Flat) -> None:
         """A new version exists. What was encoded before is forgotten: only the newest is ever sent."""
-        self._newest, self._target = (version, flat), None
         self._encoded.clear()
+        self._target = None
+        self._newest = version, flat  # last: after an interrupt nothing is left that was made of another version
 
     def target(self) -> Decoded:
         """What receivers of the newest version hold; the base of their next delta."""
-        if self._newest is None:
-            raise ConfigError("no weights have been offered yet; offer() a version first.")
+        version, flat = self._offered()
         if self._target is None:
-            version, flat = self._newest
             self._target = rounded(flat, version, self.encoding)
         return self._target
 
@@ -190,6 +194,11 @@ class EncodeOnce:
         if key not in self._encoded:
             self._encoded[key] = encode(self.spec, target, self.encoding, base)
         return self._encoded[key]
+
+    def _offered(self) -> tuple[Version, Flat]:
+        if self._newest is None:
+            raise ConfigError("no weights have been offered yet; offer() a version first.")
+        return self._newest
 
 
 def _known_kind(kind: str) -> str:

@@ -188,7 +188,8 @@ class Estimator:
         """These workers (all if None) now hold another policy: compare with that one from now on.
 
         The observations stay. The actions do too, and count as taken by the new policy with its own probabilities: an
-        approximation that only touches the effective sample size, until the worker's next rows arrive.
+        approximation that only touches the effective sample size, until the worker's next rows arrive. With "logp" it
+        would be the divergence itself, of actions that the new policy may hardly take: there the samples are dropped.
 
         Args:
             runtime_params: gives the parameters of the policy that they hold now, with weights as they decoded them.
@@ -196,6 +197,8 @@ class Estimator:
             version: its version; older rows will not be taken any more.
         """
         chosen = range(len(self._count)) if workers is None else list(workers)
+        if self._by_logp:
+            self._count[chosen] = 0
         rows = self._rows(chosen)
         if self._kept is not None and len(rows):
             kept = self._kept

@@ -56,9 +56,10 @@ class Trigger:
 class ForESS(Trigger):
     """Steers the threshold so that the mean effective sample size settles at a target.
 
-    With each batch, log(threshold) moves by a step in proportion to how far the sample size is from the target. The
-    threshold stays below half of the level at which the divergence was last seen to saturate: a target that is never
-    missed would otherwise drive it up without end.
+    With each batch, log(threshold) moves by a step in proportion to how far the sample size is from the target; while
+    nothing is known, as after a sync until the first measurement, it stays where it is. The threshold stays below half
+    of the level at which the divergence was last seen to saturate: a target that is never missed would otherwise drive
+    it up without end.
     """
 
     def __init__(self, target: float) -> None:
@@ -71,7 +72,8 @@ class ForESS(Trigger):
     def update(self, situation: Situation) -> None:
         """One step of the controller with each batch."""
         if self._batches is not None and situation.batches > self._batches:
-            step = _ETA * (_mean_ess(situation) - self._target)
+            ess = _mean_ess(situation)
+            step = 0.0 if ess is None else _ETA * (ess - self._target)
             self._cap = min(self._cap * _FADE, _HIGHEST_THRESHOLD)
             self._set(self.threshold * math.exp(step))
         self._batches = situation.batches
@@ -124,8 +126,8 @@ class ForBytes(Trigger):
         self._tokens = max(-float(self._cost), min(self._tokens + self._rate * passed, 2.0 * self._cost))
 
 
-def _mean_ess(situation: Situation) -> float:
-    """The mean over workers of what was measured; where nothing was, what the divergences say."""
+def _mean_ess(situation: Situation) -> float | None:
+    """The mean over workers of what was measured; where nothing was, what the divergences say; None if nothing."""
     measured = [] if situation.ess is None else [value for value in situation.ess.tolist() if not math.isnan(value)]
-    values = measured or [1.0 / (1.0 + 2.0 * value) for value in situation.divergence.tolist() if value >= 0.0]
-    return sum(values) / len(values) if values else 1.0
+    values = measured or [1.0 / (1.0 + 2.0 * value) for value in situation.divergence.tolist() if value > 0.0]
+    return sum(values) / len(values) if values else None
