@@ -317,6 +317,23 @@ def test_an_interrupt_while_nodes_are_taken_leave_of_leaves_nothing_open(
         assert theatre.closed
 
 
+class Interrupted(Theatre):
+    """Ctrl-C while its nodes are ended, after they have been taken leave of."""
+
+    def close(self, limit_s: float | None = None) -> None:
+        if limit_s is not None:  # as a launcher
+            raise KeyboardInterrupt
+        super().close()
+
+
+def test_an_interrupt_while_nodes_are_ended_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Interrupted()
+    with on_stage(monkeypatch, theatre) as head:
+        with pytest.raises(KeyboardInterrupt):
+            head.node.close(0.0)
+        assert theatre.closed
+
+
 def test_a_node_that_comes_back_is_asked_again_what_it_owes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new connection, the same process: nothing is lost, and what was on its way goes out again."""
     from clusterenv.transport.arena import Command

@@ -343,10 +343,12 @@ class Joining:
             if hub is not None:
                 self._say_goodbye(hub, end)
         finally:  # also after Ctrl-C: nobody closes a second time
-            self._launcher.close(max(0.0, end - time.monotonic()))
-            if hub is not None:
-                hub.close()
-                self._hub = None
+            try:
+                self._launcher.close(max(0.0, end - time.monotonic()))
+            finally:
+                if hub is not None:
+                    hub.close()
+                    self._hub = None
 
     def _say_goodbye(self, hub: Hub, end: float) -> None:
         for _ in range(AT_ONCE):  # who has come back meanwhile has another connection
