@@ -110,6 +110,19 @@ def test_what_a_refused_node_has_left_of_another_head_is_not_heard(monkeypatch: 
         assert head.node.alive(0)
 
 
+def test_who_cannot_be_understood_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a node of a later version, with words that this head does not know. It would wait for an answer."""
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.puppets.append(Puppet(9))
+        theatre.arrive(b"peer 9", [b"\xc1"])
+        head.node.listen()
+        (reason,) = theatre.refusals(b"peer 9")
+        assert reason.startswith("it cannot be understood here (a message arrived that is none of ours: ")
+        assert reason.endswith("). Install the same version on all hosts.")
+        assert head.node.losses() == []
+
+
 class Babbling(Theatre):
     """The first never stops to send what is no message; the second comes after a while, and so does another first.
 

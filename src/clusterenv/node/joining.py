@@ -188,7 +188,12 @@ class Joining:
             message = m.decode_from_node(frames)
         except ProtocolError as error:
             _logger.warning("a message of a node was dropped: %s", str(error))
-            return None if host is None else (host, error.with_traceback(None), [])
+            if host is not None:
+                return host, error.with_traceback(None), []
+            # Whoever knocks waits for an answer.
+            reason = f"it cannot be understood here ({str(error)[:500]}). Install the same version on all hosts."
+            self._open().send(peer, [m.encode(m.Refuse(reason=reason))])
+            return None
         if isinstance(message, m.Hello):
             self._greet(peer, message)
             return None
