@@ -76,8 +76,8 @@ def check_seconds(name: str, value: object, *, none: str = "to wait for ever") -
         seconds = float(value)
     except OverflowError:  # a whole number that is larger than any float
         seconds = math.inf
-    if not math.isfinite(seconds) or seconds <= 0:
-        raise ConfigError(f"{name}={value!r} must be a positive, finite number of seconds, or None {none}.")
+    if not 0 < seconds < 1e9:  # NaN is refused as well; some calls of the system overflow not far above
+        raise ConfigError(f"{name}={value!r} must be seconds, more than 0 and less than 1e9, or None {none}.")
     return seconds
 
 

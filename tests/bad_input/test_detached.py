@@ -117,10 +117,10 @@ BAD_ATTACHES: dict[str, tuple[Use, type[Exception], str]] = {
     "seed 2.5": (lambda envs: envs.attach(Echo(), seed=2.5), ConfigError, "seed=2.5"),  # type: ignore[arg-type]
     "seed True": (lambda envs: envs.attach(Echo(), seed=True), ConfigError, "seed=True"),
     "seed a text": (lambda envs: envs.attach(Echo(), seed="1"), ConfigError, "seed='1'"),  # type: ignore[arg-type]
-    "epoch 2**63": (
-        lambda envs: envs.attach(Echo(), epoch=2**63),
+    "an epoch that no message holds": (
+        lambda envs: envs.attach(Echo(), epoch=2**62 + 1),
         ConfigError,
-        f"epoch={2**63} .* at most {2**63 - 1}",
+        f"epoch={2**62 + 1} .* at most {2**62}",
     ),
     "state 5": (lambda envs: envs.attach(Odd(state=5)), ConfigError, "Odd.state is 5; it must be a tuple"),
     "30-a list": (lambda envs: envs.attach(Odd(weights=lambda: [1])), ConfigTypeError, r"Odd.weights\(\) gave a list"),

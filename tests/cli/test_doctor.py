@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from clusterenv._version import __version__
 from clusterenv.cli.exits import NOT_STARTED, OK, USAGE
 from clusterenv.cli.main import main
+from clusterenv.node import joining
 from clusterenv.node.joining import Joining
+from tests.node.puppets import Theatre
 
 PAGE = pathlib.Path(__file__).parent.parent.parent / "docs" / "clusters" / "README.md"
 COMMANDS = re.findall(r"^clusterenv (doctor [^#\n]*)", PAGE.read_text(), re.MULTILINE)
@@ -49,6 +52,19 @@ def test_every_machine_joins_once(words: list[str], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Joining, "gather", counted)
     assert main(["doctor", "--cluster", "tcp:nodes=1", *words]) == OK
     assert len(gathered) == 1
+
+
+def test_what_a_node_says_of_itself_steers_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theatre = Theatre(count=1)
+    theatre.hellos[0] = dict.fromkeys(("name", "python", "gymnasium"), "\x1b]0;owned\x07\x1b[2Ja\rb\nok")
+    monkeypatch.setattr(joining, "Hub", lambda keys, host, port, **options: theatre)
+    monkeypatch.setattr(joining, "launcher_for", lambda cluster: theatre)
+    assert main(["doctor", "--cluster", "tcp:nodes=1"]) == OK
+    said = capsys.readouterr().out.splitlines()
+    assert said[2] == f"ok  node ab ok: 1 cores, Python ab ok, Gymnasium ab ok, clusterenv {__version__}"
+    assert len(said) == 4
 
 
 def test_this_host_has_no_nodes_to_look_at(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,10 +98,26 @@ def test_flags_of_another_type(words: list[str], key_file: str, capsys: pytest.C
     assert stop.value.code == USAGE
 
 
-def test_too_few_workers(joined: Any, key_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    fails(
-        capsys, USAGE, "--workers -1 must be at least 0", "node", "--head", HEAD, "--key-file", key_file, "--workers=-1"
-    )
+@pytest.mark.parametrize("number", [-1, 1025, 10**20])
+def test_workers_that_no_node_has(joined: Any, key_file: str, number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    says, more = f"--workers {number} must be between 0 and 1024.", f"--workers={number}"
+    fails(capsys, USAGE, says, "node", "--head", HEAD, "--key-file", key_file, more)
+    fails(capsys, USAGE, says, "join", "cluster://head:5", "--token-file", key_file, more)
+    assert joined == []
+
+
+@pytest.mark.parametrize("number", [-1, 4096, 2**62 + 1, 10**20])
+def test_a_number_that_no_node_has(joined: Any, key_file: str, number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A head could not read it, and would never answer."""
+    says = f"--index {number} must be between 0 and 4095."
+    fails(capsys, USAGE, says, "node", "--head", HEAD, "--key-file", key_file, f"--index={number}")
+    assert joined == []
+
+
+def test_the_largest_numbers(joined: list[Membership], key_file: str) -> None:
+    words = ["node", "--head", HEAD, "--key-file", key_file]
+    assert main([*words, "--index", "4095", "--workers", "1024"]) == OK
+    assert [(each.index, each.workers) for each in joined] == [(4095, 1024)]
 
 
 @pytest.mark.parametrize("head", ["", "head", "tcp+curve://a", f"{HEAD},", "tcp+curve://[::1:5", "a b"])

@@ -92,6 +92,11 @@ def test_rollouts_are_those_of_this_process(next_step: ClusterEnv) -> None:
     assert not any(batch.worker_lost.any() for batch in found)
 
 
+def test_the_largest_epoch_is_one_that_messages_hold(next_step: ClusterEnv) -> None:
+    attached(next_step, agent(), epoch=2**62)
+    assert next_step.rollout(2).epoch == 2**62
+
+
 def test_steps_and_rollouts_take_turns(next_step: ClusterEnv) -> None:
     def play(envs: ClusterEnv) -> list[Any]:
         envs.reset(seed=QUIET)

@@ -61,6 +61,15 @@ def test_close_ends_the_nodes_by_closing_their_standard_input(node: StandIn) -> 
     assert not launcher.restart(0)
 
 
+@pytest.mark.parametrize("limit_s", [3e6, 9.9e8])
+def test_close_takes_limits_of_months(node: StandIn, limit_s: float) -> None:
+    launcher = ProcessLauncher(Tcp(nodes=1))
+    launcher.start(node.job())
+    (record,) = node.wait_for(1)
+    launcher.close(limit_s)
+    assert gone(record["pid"])
+
+
 @pytest.mark.parametrize("do", ["stubborn", "child"])
 def test_what_does_not_end_by_itself_is_killed_with_its_group(node: StandIn, do: str) -> None:
     with launched(node.job(do)) as launcher:

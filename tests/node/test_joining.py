@@ -6,6 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from clusterenv._version import __version__
@@ -90,6 +91,60 @@ def test_a_node_that_does_not_fit_is_refused(
     assert theatre.closed
 
 
+STEERING = "\x1b]0;owned\x07\x1b[2Jno\rde\x9b\n"
+
+
+def test_whoever_knocks_steers_no_terminal(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Names and versions are read by people, in errors and logs; without keys they are anybody's."""
+    theatre = Theatre()
+    theatre.hellos[1] = {"name": f"{STEERING}forged", "clusterenv": STEERING}
+    with pytest.raises(LaunchError) as caught, on_stage(monkeypatch, theatre):
+        pass
+    assert str(caught.value).startswith("a node could not join: node forged: it has clusterenv node (protocol ")
+    assert "node node forged is refused: it has clusterenv node (protocol " in caplog.text
+    assert str(caught.value).isprintable()
+    assert all(each.isprintable() for each in caplog.messages)
+
+
+SAID = {
+    "a goodbye": m.Leave(reason=STEERING),
+    "a loss": m.Lost(worker=0, life=0, cause=STEERING),
+    "an answer": m.Answer(number=3, error=STEERING),
+}
+
+
+@pytest.mark.parametrize("message", SAID.values(), ids=SAID.keys())
+def test_what_a_node_says_steers_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, message: m.Message
+) -> None:
+    from clusterenv.transport.arena import Command
+
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.puppets[0].lie = lambda asked, frames: [[m.encode(message)]]
+        head.arena.want += 1
+        head.node.request(Command.STEP, [0, 1], None)
+        head.node.listen()
+        (loss,) = head.node.losses()
+        assert loss.cause.strip().endswith("node")
+        assert loss.cause.strip().isprintable()
+        assert all(each.strip().isprintable() for each in caplog.messages)
+
+
+@pytest.mark.parametrize("peer", [b"peer 0", b"peer 9"])
+def test_what_is_no_message_steers_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, peer: bytes
+) -> None:
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.arrive(peer, [msgspec.msgpack.encode({"type": STEERING.strip()})])
+        head.node.listen()
+        assert "Invalid value 'node'" in caplog.text
+        assert "Invalid value 'node'" in theatre.refusals(peer)[0]
+        assert all(each.isprintable() for each in (*caplog.messages, *theatre.refusals(peer)))
+        assert all(loss.cause.isprintable() for loss in head.node.losses())
+
+
 def test_what_a_refused_node_has_left_of_another_head_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answers have numbers that this head gives to requests of its own."""
     theatre = Theatre()
@@ -108,6 +163,19 @@ def test_what_a_refused_node_has_left_of_another_head_is_not_heard(monkeypatch: 
         ]
         assert head.node.losses() == []
         assert head.node.alive(0)
+
+
+def test_who_cannot_be_understood_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a node of a later version, with words that this head does not know. It would wait for an answer."""
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.puppets.append(Puppet(9))
+        theatre.arrive(b"peer 9", [b"\xc1"])
+        head.node.listen()
+        (reason,) = theatre.refusals(b"peer 9")
+        assert reason.startswith("it cannot be understood here (a message arrived that is none of ours: ")
+        assert reason.endswith("). Install the same version on all hosts.")
+        assert head.node.losses() == []
 
 
 class Babbling(Theatre):
@@ -314,6 +382,23 @@ def test_an_interrupt_while_nodes_are_taken_leave_of_leaves_nothing_open(
         monkeypatch.setattr(theatre, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             head.node.close(5.0)
+        assert theatre.closed
+
+
+class Interrupted(Theatre):
+    """Ctrl-C while its nodes are ended, after they have been taken leave of."""
+
+    def close(self, limit_s: float | None = None) -> None:
+        if limit_s is not None:  # as a launcher
+            raise KeyboardInterrupt
+        super().close()
+
+
+def test_an_interrupt_while_nodes_are_ended_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = Interrupted()
+    with on_stage(monkeypatch, theatre) as head:
+        with pytest.raises(KeyboardInterrupt):
+            head.node.close(0.0)
         assert theatre.closed
 
 

@@ -464,6 +464,21 @@ def test_a_broken_connection_is_not_a_new_life(hub: Hub, keys: RunKeys) -> None:
         link.close()
 
 
+@pytest.mark.parametrize(("name", "told"), [("n\udcff", "n?"), ("x" * 300, "x" * 256), ("", "h?st")])
+def test_a_name_that_cannot_travel_is_made_one_that_can(
+    hub: Hub, keys: RunKeys, monkeypatch: pytest.MonkeyPatch, name: str, told: str
+) -> None:
+    """The shell hands over any byte, and so may the system as the name of the host."""
+    monkeypatch.setattr("socket.gethostname", lambda: "h\udcf6st")
+    link = Link(keys.node, Address(HOST, hub.port))
+    mine = member.Member(Membership(heads=[], keys=keys.node, name=name), link, Address(HOST, hub.port))
+    try:
+        assert m.decode_from_node([m.encode(mine._hello())]) == mine._hello()
+        assert mine._hello().name == told
+    finally:
+        link.close()
+
+
 def test_a_header_is_decoded_once(hub: Hub, keys: RunKeys, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[m.FromHead] = []
     decode = m.decode_from_head

@@ -104,6 +104,18 @@ def test_nothing_in_time_is_a_timeout_and_nothing_is_lost() -> None:
         assert two.receive(LIMIT_S) == "late"
 
 
+@pytest.mark.parametrize("limit_s", [4_294_967.5, 9.9e8])
+def test_a_limit_of_months_is_not_over_at_once(limit_s: float) -> None:
+    """Python counts the milliseconds of the first as 204."""
+    with pair() as (one, two):
+        late = threading.Timer(0.5, one.send, ("late", LIMIT_S))
+        late.start()
+        try:
+            assert two.receive(limit_s) == "late"
+        finally:
+            late.join()
+
+
 def test_half_a_message_in_time_is_a_timeout() -> None:
     ours, theirs = Channel.pair()
     with contextlib.closing(ours), theirs:

@@ -13,6 +13,7 @@ from typing import Annotated
 import tyro
 
 from clusterenv.cli.exits import LOST, OK, banner, complain
+from clusterenv.clusters import MAX_NODES, MAX_WORKERS_PER_NODE
 from clusterenv.errors import ConfigError
 from clusterenv.node.member import Membership, run_node
 from clusterenv.transport.security import NodeKeys, parse_keys, read_key_file
@@ -119,8 +120,9 @@ def _run(
     keep_trying_s: float = 0.0,
 ) -> bool:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if args.workers < 0:
-        raise ConfigError(f"--workers {args.workers} must be at least 0.")
+    _check_number("--workers", args.workers, MAX_WORKERS_PER_NODE)
+    if index is not None:
+        _check_number("--index", index, MAX_NODES - 1)
     heads = [_address(each, insecure=args.insecure) for each in head.split(",")]
     if args.insecure:
         complain(banner())
@@ -136,6 +138,11 @@ def _run(
         keep_trying_s=keep_trying_s,
     )
     return run_node(membership)
+
+
+def _check_number(name: str, number: int, most: int) -> None:
+    if not 0 <= number <= most:
+        raise ConfigError(f"{name} {number} must be between 0 and {most}.")
 
 
 def _address(text: str, *, insecure: bool) -> Address:

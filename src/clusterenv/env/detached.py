@@ -30,6 +30,7 @@ from clusterenv.sync.weights import WeightSpec
 from clusterenv.transport.fragments import FragmentSpec
 from clusterenv.transport.shared import SharedArrays
 from clusterenv.transport.weights import weights_layout
+from clusterenv.wire.messages import MAX_NUMBER
 from clusterenv.worker.actor import Attachment
 
 if TYPE_CHECKING:
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from clusterenv.sync.codec import Decoded
     from clusterenv.sync.rules import Decider, Rule
     from clusterenv.worker.actor import Fragment
-
-# What the shared memory of the weights and messages to other hosts can hold.
-_MAX_EPOCH = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -119,7 +117,7 @@ class Detached:
         self._timeouts = timeouts
         self._runtime_name, self._every_state = runtime, every_state
         self._leaves = tuple(leaves)
-        first = Version(max(engine.node.epoch, whole_number("epoch", epoch, least=0, most=_MAX_EPOCH)), 0)
+        first = Version(max(engine.node.epoch, whole_number("epoch", epoch, least=0, most=MAX_NUMBER)), 0)
         seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, least=0)
         self._policy = as_policy(policy, observation_space, action_space, runtime)
         check_slots(self._policy.distribution, engine.arena.spec.num_envs)

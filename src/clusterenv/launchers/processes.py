@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # A killed process is gone at once, unless it hangs in the kernel.
 _KILL_S = 2.0
+# The system counts such a wait in milliseconds, with 31 bits.
+_MAX_WAIT_S = 2_000_000.0
 
 
 @dataclass(slots=True)
@@ -160,7 +162,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> None:
     try:
         poller = select.poll()
         poller.register(handle, select.POLLIN)
-        poller.poll(max(limit_s, 0.0) * 1000)
+        poller.poll(min(max(limit_s, 0.0), _MAX_WAIT_S) * 1000)
     finally:
         os.close(handle)
 

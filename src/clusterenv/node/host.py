@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from clusterenv.cluster.requests import Asking
 from clusterenv.cluster.restart import Fault
-from clusterenv.launchers.tail import shown
 from clusterenv.wire import messages as m
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Host:
         index: of the node in the cluster.
         hub: the head's socket.
         peer: its connection.
-        hello: how it introduced itself.
+        hello: how it introduced itself, in words that are safe to show.
         workers: the indices of its workers in the cluster.
         blocks: their slots.
         heard_s: when it was last heard.
@@ -71,7 +70,7 @@ class Host:
     @property
     def name(self) -> str:
         """For messages."""
-        return shown(self.hello.name)
+        return self.hello.name
 
     @property
     def slots(self) -> range:

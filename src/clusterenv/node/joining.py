@@ -10,12 +10,15 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from clusterenv._version import __version__
 from clusterenv.cluster.slots import share, split
 from clusterenv.clusters import INSECURE, Join, Ssh, Tcp, split_address
 from clusterenv.errors import ConfigError, LaunchError, ProtocolError, WorkersMissing, words_of
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
+from clusterenv.launchers.tail import shown
 from clusterenv.node.host import Host
 from clusterenv.node.starting import check_descriptors
 from clusterenv.transport.addresses import LOOPBACK, interface_addresses, own_addresses
@@ -38,6 +41,13 @@ _REMEMBERED = 100  # nodes that are lost, beside as many as there are places: sh
 # Files that a node takes which is a process of ours: its connection, its standard input and what it writes. Of others
 # we have the connection only. Beside them: the socket and its threads, the arena, and what starting a process takes.
 _OF_A_PROCESS, _SPARE_DESCRIPTORS = 3, 24
+# What people read of the messages of nodes.
+_WORDS: dict[type[m.Message], tuple[str, ...]] = {
+    m.Hello: ("name", "clusterenv", "python", "gymnasium"),
+    m.Answer: ("error",),
+    m.Lost: ("cause",),
+    m.Leave: ("reason",),
+}
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 (nodes on other hosts have to reach it, and only with the keys of the run)
 
 
@@ -185,10 +195,16 @@ class Joining:
             return None
         try:
             frames = split_frames(pieces)
-            message = m.decode_from_node(frames)
+            message = _readable(m.decode_from_node(frames))
         except ProtocolError as error:
-            _logger.warning("a message of a node was dropped: %s", str(error))
-            return None if host is None else (host, error.with_traceback(None), [])
+            why = shown(str(error))
+            _logger.warning("a message of a node was dropped: %s", why)
+            if host is not None:
+                return host, ProtocolError(why), []
+            # Whoever knocks waits for an answer.
+            reason = f"it cannot be understood here ({why[:500]}). Install the same version on all hosts."
+            self._open().send(peer, [m.encode(m.Refuse(reason=reason))])
+            return None
         if isinstance(message, m.Hello):
             self._greet(peer, message)
             return None
@@ -343,10 +359,12 @@ class Joining:
             if hub is not None:
                 self._say_goodbye(hub, end)
         finally:  # also after Ctrl-C: nobody closes a second time
-            self._launcher.close(max(0.0, end - time.monotonic()))
-            if hub is not None:
-                hub.close()
-                self._hub = None
+            try:
+                self._launcher.close(max(0.0, end - time.monotonic()))
+            finally:
+                if hub is not None:
+                    hub.close()
+                    self._hub = None
 
     def _say_goodbye(self, hub: Hub, end: float) -> None:
         for _ in range(AT_ONCE):  # who has come back meanwhile has another connection
@@ -404,6 +422,14 @@ def _meant(address: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     if found.version == 6:
         meant += interface_addresses(socket.AF_INET6)
     return [ipaddress.ip_address(own) for own in meant]
+
+
+def _readable(message: m.FromNode) -> m.FromNode:
+    """A message whose words are safe to log, to raise and to print: they could steer the terminal of the reader."""
+    words = {field: shown(getattr(message, field)) for field in _WORDS.get(type(message), ())}
+    if isinstance(message, m.Hello):  # in one line, which is its own
+        words = {field: " ".join(text.split()) for field, text in words.items()}
+    return msgspec.structs.replace(message, **words) if words else message
 
 
 def _says_goodbye(pieces: list[Any]) -> bool:

@@ -34,6 +34,7 @@ from clusterenv.node.forkserver import ENGINE_SIGNALS
 from clusterenv.node.service import Service
 from clusterenv.transport.sockets import Address, Link, reachable
 from clusterenv.wire import messages as m
+from clusterenv.wire.failures import whole_characters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -330,7 +331,7 @@ class Member:
             protocol=m.PROTOCOL,
             run=mine.keys.run,
             incarnation=self._incarnation,
-            name=(mine.name or socket.gethostname())[: m.NAME_CHARS],
+            name=whole_characters(mine.name or socket.gethostname())[: m.NAME_CHARS],
             index=mine.index,
             clusterenv=__version__,
             python=platform.python_version(),

@@ -27,6 +27,8 @@ _HEADER = struct.Struct("<Q")
 _BUFFER_BYTES = 4 * 2**20
 # A large message is received in parts of this size: each takes memory before it is known how much has arrived.
 _CHUNK_BYTES = 2**20
+# Python cuts the milliseconds of a wait to 32 bits: 4,294,968 s were less than one.
+_MAX_WAIT_S = 2_000_000.0
 
 
 class ChannelClosed(ConnectionError):
@@ -88,7 +90,7 @@ class Channel:
     def send_packed(self, packed: bytes, limit_s: float | None) -> None:
         """Send a message that `pack` has made."""
         try:
-            self._socket.settimeout(limit_s)
+            self._wait_at_most(limit_s)
             self._socket.sendall(_HEADER.pack(len(packed)) + packed)
         except TimeoutError:
             raise ChannelTimeout(f"a message of {len(packed)} bytes was not taken within {limit_s} s") from None
@@ -149,7 +151,7 @@ class Channel:
     def send_fd(self, fd: int, limit_s: float | None) -> None:
         """Hand a descriptor to the other side."""
         try:
-            self._socket.settimeout(limit_s)
+            self._wait_at_most(limit_s)
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
             self._socket.sendmsg([b"f"], [rights])
         except TimeoutError:
@@ -160,7 +162,7 @@ class Channel:
     def receive_fd(self, limit_s: float | None) -> int:
         """Take a descriptor from the other side."""
         try:
-            self._socket.settimeout(limit_s)
+            self._wait_at_most(limit_s)
             mark, fds, _, _ = socket.recv_fds(self._socket, 1, 1)
         except TimeoutError:
             raise ChannelTimeout(f"no descriptor arrived within {limit_s} s") from None
@@ -173,6 +175,10 @@ class Channel:
     def close(self) -> None:
         """Close this end."""
         self._socket.close()
+
+    def _wait_at_most(self, limit_s: float | None) -> None:
+        """How long the next call may wait."""
+        self._socket.settimeout(None if limit_s is None else min(limit_s, _MAX_WAIT_S))
 
     def _send_some(self, data: memoryview) -> memoryview:
         """Send what the socket takes at once; return the rest."""
@@ -196,7 +202,7 @@ class Channel:
     def _read(self, size: int, end: float | None) -> None:
         """Take at most `size` bytes."""
         try:
-            self._socket.settimeout(None if end is None else max(end - time.monotonic(), 0.001))
+            self._wait_at_most(None if end is None else max(end - time.monotonic(), 0.001))
             # One call into C receives the bytes and keeps them. Between two calls Ctrl-C could come, and bytes that
             # were received and not yet kept would be missing from everything that follows.
             self._parts.extend(map(self._socket.recv, (size,)))

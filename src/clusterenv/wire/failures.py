@@ -54,7 +54,7 @@ def error_to_data(error: BaseException) -> list[Any]:
     kind, text = type(error), words_of(error)
     known = next((base for base in kind.__mro__ if base in _NAMES), RuntimeError)
     args = _args_of(error) if known is kind and len(text) <= _MAX_TEXT else None
-    return [_NAMES[known], _whole_characters(kind.__name__[:_MAX_NAME]), _whole_characters(text[:_MAX_TEXT]), args]
+    return [_NAMES[known], whole_characters(kind.__name__[:_MAX_NAME]), whole_characters(text[:_MAX_TEXT]), args]
 
 
 def _args_of(error: BaseException) -> tuple[Any, ...]:
@@ -63,7 +63,8 @@ def _args_of(error: BaseException) -> tuple[Any, ...]:
     return error.args
 
 
-def _whole_characters(text: str) -> str:
+def whole_characters(text: str) -> str:
+    """A text that can travel: halves of characters, as names of files may have, become question marks."""
     return text.encode("utf-8", "replace").decode()
 
 

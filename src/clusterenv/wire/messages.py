@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 PROTOCOL = 5
 
 NAME_CHARS = 256
+MAX_NUMBER = 2**62
 _TEXT_CHARS, _MAX_WORKERS = 100_000, 4096
 
 Name = Annotated[str, Meta(max_length=NAME_CHARS)]
 Text = Annotated[str, Meta(max_length=_TEXT_CHARS)]
-Number = Annotated[int, Meta(ge=0, le=2**62)]
+Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Worker = Annotated[int, Meta(ge=0, lt=_MAX_WORKERS)]
 # Times are finite: whoever is told to wait without an end, or until NaN, would never find that it is over.
 Seconds = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
