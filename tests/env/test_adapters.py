@@ -320,6 +320,12 @@ def test_images(make: Make) -> None:
     assert envs.render(mode="rgb_array").shape[2] == 3
 
 
+def test_metadata_is_that_of_the_environments(make_here: Make) -> None:
+    factories = [lambda: WalkEnv(render_mode="rgb_array")] * 2
+    ours, theirs = sb3(make_here, factories), vec_env.DummyVecEnv(factories)
+    assert ours.metadata == theirs.metadata == {"render_modes": ["rgb_array"], "render_fps": 30}
+
+
 # The rest of Stable-Baselines3.
 
 

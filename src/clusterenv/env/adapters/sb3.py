@@ -52,8 +52,9 @@ class Sb3VecEnv(VecEnv):
 
     def __init__(self, envs: ClusterEnv) -> None:
         self.envs = envs
-        self.metadata = envs.metadata
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
+        # That of the environments, after the constructor has put its own there.
+        self.metadata = {key: value for key, value in envs.metadata.items() if key != "autoreset_mode"}
 
     def reset(self) -> Any:
         """Reset every slot, with the seeds and options given by `seed` and `set_options`."""
