@@ -8,18 +8,18 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
+from clusterenv import ClusterEnv
 from clusterenv.errors import ConfigError
-from tests.env.kit import SpaceEnv, WalkEnv, assert_same
+from tests.env.kit import ReusingEnv, SpaceEnv, WalkEnv, assert_same
 from tests.zoo import CountingEnv, counting
 
 vec_env = pytest.importorskip("stable_baselines3.common.vec_env", reason="needs stable-baselines3")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from clusterenv import ClusterEnv
 
     Make = Callable[..., ClusterEnv]
 
@@ -52,13 +52,18 @@ def _limited(slot: int, length: int, limit: int) -> Callable[[], Any]:
     return lambda: TimeLimit(CountingEnv(slot, length, infos=True), limit)
 
 
-def plain(value: Any) -> Any:
-    """Infos with NumPy scalars as Python numbers: the batch holds them in arrays."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
+def scripted(script: list[list[Any]]) -> list[Any]:
+    """Environments of one script each: the info of a reset, and then (reward, terminated, truncated, info) per step."""
+    return [_scripted(slot, script) for slot in range(len(script))]
+
+
+def _scripted(slot: int, script: list[list[Any]]) -> Callable[[], Any]:
+    def build() -> SpaceEnv:
+        env = SpaceEnv(spaces.Box(0, 1, (2,)), slot=slot)
+        env.reset(options={"script": script})
+        return env
+
+    return build
 
 
 # The same answers.
@@ -72,16 +77,72 @@ def test_a_run_is_that_of_dummy_vec_env(make: Make) -> None:
     for envs in (ours, theirs):
         envs.seed(4)
     assert_same(ours.reset(), theirs.reset())
-    assert_same(plain(ours.reset_infos), plain(theirs.reset_infos))
+    assert_same(ours.reset_infos, theirs.reset_infos)
     ours.action_space.seed(0)
     ends = 0
     for _ in range(60):
         actions = np.stack([ours.action_space.sample() for _ in range(3)])
         one, other = ours.step(actions), theirs.step(actions)
-        assert_same(one[:3], other[:3])
-        assert_same(plain(one[3]), plain(other[3]))
+        assert_same(one, other)
+        assert_same(ours.reset_infos, theirs.reset_infos)
         ends += int(one[2].sum())
     assert ends > 10
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (0, 0.75),
+        (False, 7),
+        (0.5, None),
+        (3, None),
+        (1, 2**70),
+        (np.float32(1), 123456789.0),
+        (np.array([1, 2]), np.array([3])),
+        (np.zeros(2, np.uint8), np.ones((2, 2))),
+        ("a", 1),
+        ([1], (2, 3)),
+        (5, {"a": 1}),
+        ({"a": 1}, {"a": {"b": "c"}, "_a": 2}),
+        ({}, {"x": None}),
+    ],
+    ids=lambda values: "-".join(type(value).__name__ for value in values),
+)
+def test_infos_are_those_of_the_environments(make: Make, values: tuple[Any, Any]) -> None:
+    infos = [{"key": value, f"only_{slot}": value} for slot, value in enumerate(values)]
+    script = [[info, (0.0, False, False, info), (0.0, slot == 0, slot == 1, info)] for slot, info in enumerate(infos)]
+    ours, theirs = sb3(make, scripted(script)), vec_env.DummyVecEnv(scripted(script))
+    for envs in (ours, theirs):
+        envs.seed(1)
+    assert_same(ours.reset(), theirs.reset())
+    for _ in range(4):
+        assert_same(ours.reset_infos, theirs.reset_infos)
+        assert_same(ours.step(np.zeros(2, np.int64)), theirs.step(np.zeros(2, np.int64)))
+
+
+def test_infos_stay_as_they_were(make: Make) -> None:
+    envs = sb3(make, [ReusingEnv] * 2)
+    envs.reset()
+    first = envs.step(np.ones((2, 2)))[3]
+    last = envs.step(np.ones((2, 2)))[3]
+    envs.step(np.ones((2, 2)))
+    assert [info["inner"] for info in first] == [{"step": 1}] * 2
+    assert [info["inner"] for info in last] == [{"step": 2}] * 2
+    assert envs.reset_infos == [{"inner": {"step": 0}}] * 2
+    assert all("TimeLimit.truncated" not in info for info in envs.get_attr("info")), "ours, not the environment's"
+
+
+def test_episodes_of_monitor(make: Make) -> None:
+    monitor = pytest.importorskip("stable_baselines3.common.monitor")
+    factories = [lambda: monitor.Monitor(CountingEnv(0, 2))] * 2
+    episodes = []
+    for envs in (sb3(make, factories), vec_env.DummyVecEnv(factories)):
+        envs.reset()
+        envs.step(np.array([1, 2]))
+        episodes.append([info["episode"] for info in envs.step(np.array([1, 2]))[3]])
+    for episode in (*episodes[0], *episodes[1]):
+        assert isinstance(episode.pop("t"), float)
+    assert_same(episodes[0], episodes[1])
 
 
 def test_infos_of_the_reset_stay_out_of_the_infos_of_the_last_step(make: Make) -> None:
@@ -116,6 +177,45 @@ def test_terminal_observation_and_time_limit(make: Make) -> None:
     assert dones[0]
     assert infos[0]["TimeLimit.truncated"] is False
     np.testing.assert_array_equal(infos[0]["terminal_observation"], [0, 5])
+
+
+def test_an_environment_that_raises_ends_its_episode(make: Make) -> None:
+    envs = sb3(make, counting(2, {1: {2: "raise"}}, infos=True))
+    envs.reset()
+    envs.step(np.array([1, 1]))
+    observations, rewards, dones, infos = envs.step(np.array([1, 1]))
+    assert (dones.tolist(), rewards.tolist(), observations.tolist()) == ([False, True], [1, 0], [[0, 2], [1, 0]])
+    assert infos[0] == {"action": 1, "TimeLimit.truncated": False}
+    np.testing.assert_array_equal(infos[1].pop("terminal_observation"), [1, 1])
+    assert infos[1] == {"worker_lost": True, "env_error": "ValueError: planned error", "TimeLimit.truncated": True}
+    assert envs.reset_infos == [{"started": True}] * 2
+
+
+def test_a_lost_worker_ends_the_episodes_of_its_slots(make_local: Make) -> None:
+    envs = sb3(make_local, counting(4, {2: {2: "exit"}}, infos=True))
+    envs.reset()
+    envs.step(np.ones(4, np.int64))
+    _, _, dones, infos = envs.step(np.ones(4, np.int64))
+    assert dones.tolist() == [False, False, True, True]
+    for slot in (2, 3):
+        assert infos[slot].pop("terminal_observation")[0] == slot
+        assert infos[slot] == {"worker_lost": True, "TimeLimit.truncated": True}
+    assert envs.reset_infos == [{"started": True}] * 4
+
+
+def test_vectorised_blocks(cluster: str) -> None:
+    def block(count: int) -> SyncVectorEnv:
+        return SyncVectorEnv(counting(count, length=2, infos=True), autoreset_mode="SameStep")
+
+    with ClusterEnv.from_blocks(block, 4, cluster=cluster) as batch:
+        envs = batch.as_sb3()
+        envs.reset()
+        assert envs.reset_infos == [{"started": True}] * 4
+        assert envs.step(np.arange(4) % 3)[3][2] == {"action": 2, "TimeLimit.truncated": False}
+        infos = envs.step(np.arange(4) % 3)[3]
+        assert [info.pop("terminal_observation")[1] for info in infos] == [2] * 4
+        assert infos == [{"action": slot % 3, "TimeLimit.truncated": False} for slot in range(4)]
+        assert envs.reset_infos == [{"started": True}] * 4
 
 
 def test_dict_observations(make: Make) -> None:
@@ -218,6 +318,12 @@ def test_images(make: Make) -> None:
     images = envs.get_images()
     assert_same(list(images), [np.full((2, 2, 3), slot, dtype=np.uint8) for slot in range(2)])
     assert envs.render(mode="rgb_array").shape[2] == 3
+
+
+def test_metadata_is_that_of_the_environments(make_here: Make) -> None:
+    factories = [lambda: WalkEnv(render_mode="rgb_array")] * 2
+    ours, theirs = sb3(make_here, factories), vec_env.DummyVecEnv(factories)
+    assert ours.metadata == theirs.metadata == {"render_modes": ["rgb_array"], "render_fps": 30}
 
 
 # The rest of Stable-Baselines3.

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
     from gymnasium.vector import VectorEnv
 
     from clusterenv.worker.report import Report
+
+    # What makes the infos that a user gets out of what was reported.
+    InfosOf = Callable[[VectorEnv[Any, Any, Any], Report, str], dict[Any, Any]]
 
 OLD_DIALECT = "gymnasium-0.29"
 DIALECTS = ("gymnasium", OLD_DIALECT)
@@ -36,6 +41,22 @@ def batch_infos(envs: VectorEnv[Any, Any, Any], report: Report, dialect: str) ->
     return infos
 
 
+def infos_by_slot(envs: VectorEnv[Any, Any, Any], report: Report, dialect: str) -> dict[int, list[dict[str, Any]]]:
+    """The infos of each slot as its environment returned them, in that order: for who wants no batch.
+
+    A batch has one dtype and one shape for each key, so what comes out of it may be something else than what went in.
+    """
+    listed: dict[int, list[dict[str, Any]]] = {}
+    for slot, info in report.infos:
+        listed.setdefault(slot, []).append(info)
+    for slots, batch in report.block_infos:
+        rows: dict[str, Any] = {}
+        _merge_batch(rows, batch, np.arange(len(slots)), len(slots))  # gives every key a mask
+        for row, slot in enumerate(slots.tolist()):
+            listed.setdefault(slot, []).append(_row_of(rows, row))
+    return listed
+
+
 def select(infos: dict[str, Any], slots: npt.NDArray[np.intp]) -> dict[str, Any]:
     """The rows of these slots, in their order."""
     return {key: select(value, slots) if isinstance(value, dict) else value[slots] for key, value in infos.items()}
@@ -51,6 +72,16 @@ def rows_of(infos: dict[str, Any], rows: npt.NDArray[np.bool_]) -> dict[str, Any
             per_row = isinstance(value, np.ndarray) and value.shape[:1] == rows.shape
             part[key] = value[rows] if per_row else value
     return part
+
+
+def _row_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
+    """The info of one row, taken out of a batch with its masks."""
+    info = {}
+    for key, value in infos.items():
+        mask = infos.get(f"_{key}")
+        if mask is not None and mask[row]:
+            info[key] = _row_of(value, row) if isinstance(value, dict) else value[row]
+    return info
 
 
 def _add_final_as_029(infos: dict[str, Any], slot: int, info: dict[str, Any], count: int) -> None:

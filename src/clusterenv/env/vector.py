@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from clusterenv.config import Cluster, Timeouts
+    from clusterenv.env.infos import InfosOf
 
     Flags = npt.NDArray[np.bool_]
     StepResult = tuple[Any, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]
@@ -213,9 +214,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         chosen = {slot: seeds[slot] for slot in slots.tolist()}
         self._turns.start(Pending.RESET, functools.partial(self._engine.begin_reset, chosen, rest))
 
-    def _end_reset(self, timeout: float | None) -> tuple[Any, dict[str, Any]]:
+    def _end_reset(self, timeout: float | None, infos_of: InfosOf = batch_infos) -> tuple[Any, dict[str, Any]]:
         report = self._turns.finish(functools.partial(self._engine.end_reset, timeout))
-        return self._engine.observations.batch(copy=self.copy), batch_infos(self, report, self._dialect)
+        return self._engine.observations.batch(copy=self.copy), infos_of(self, report, self._dialect)
 
     # Lock step.
 
@@ -273,7 +274,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         objects = self._actions.put(actions, None, self.num_envs)
         self._turns.start(Pending.STEP, functools.partial(self._engine.begin_step, objects))
 
-    def _end_step(self, timeout: float | None) -> StepResult:
+    def _end_step(self, timeout: float | None, infos_of: InfosOf = batch_infos) -> StepResult:
         report = self._turns.finish(functools.partial(self._engine.end_step, timeout))
         arena = self._engine.arena
         rewards = arena.reward.copy()
@@ -283,7 +284,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
             rewards,
             arena.terminated.copy(),
             arena.truncated.copy(),
-            batch_infos(self, report, self._dialect) if report else {},
+            infos_of(self, report, self._dialect) if report else {},
         )
 
     # First come, first served.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from clusterenv.env.infos import DIALECTS
+from clusterenv.config import Inproc
+from clusterenv.env.infos import DIALECTS, infos_by_slot
+from clusterenv.env.turns import Pending
 from clusterenv.errors import ConfigError
 
 try:
@@ -17,9 +20,11 @@ except ImportError as error:
     raise ImportError("as_sb3() needs Stable-Baselines3. Install it with: pip install 'clusterenv[sb3]'") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from clusterenv.env.vector import ClusterEnv
+
+    Info = dict[str, Any]
 
 
 def as_sb3(envs: ClusterEnv) -> Sb3VecEnv:
@@ -47,9 +52,9 @@ class Sb3VecEnv(VecEnv):
 
     def __init__(self, envs: ClusterEnv) -> None:
         self.envs = envs
-        self.metadata = envs.metadata
-        self._sent: Any = None
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
+        # That of the environments, after the constructor has put its own there.
+        self.metadata = {key: value for key, value in envs.metadata.items() if key != "autoreset_mode"}
 
     def reset(self) -> Any:
         """Reset every slot, with the seeds and options given by `seed` and `set_options`."""
@@ -59,10 +64,10 @@ class Sb3VecEnv(VecEnv):
             raise ConfigError(
                 "set_options with different options per environment is not supported; pass one dictionary."
             )
-        observations, infos = self.envs.reset(
-            seed=None if all(seed is None for seed in seeds) else seeds, options=options[0] or None
-        )
-        self.reset_infos = self._listed(infos)
+        with self.envs._turns:
+            self.envs._begin_reset("reset", None if all(seed is None for seed in seeds) else seeds, options[0] or None)
+            observations, reported = self.envs._end_reset(None, infos_by_slot)
+        self.reset_infos = [_merged(infos) for infos in self._listed(reported)]
         self._reset_seeds()
         self._reset_options()
         return observations
@@ -71,21 +76,18 @@ class Sb3VecEnv(VecEnv):
         """Send the actions."""
         self.envs.step_async(actions)
 
-    def step_wait(self) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[Any, Any, Any, list[Info]]:
         """Take the results."""
-        observations, rewards, terminated, truncated, infos = self.envs.step_wait()
-        listed = self._listed(infos)
-        for slot in np.flatnonzero(terminated | truncated).tolist():
-            # The infos of the last step go to the user now, those of the reset that followed it are kept apart.
-            began = listed[slot]
-            last = began.pop("final_info", None) or {}
-            listed[slot] = {**last, "terminal_observation": began.pop("final_obs", None)}
-            if "worker_lost" in began:
-                listed[slot]["worker_lost"] = began.pop("worker_lost")
-            self.reset_infos[slot] = began
-        for slot, info in enumerate(listed):
-            info["TimeLimit.truncated"] = bool(truncated[slot] and not terminated[slot])
-        return observations, rewards.astype(np.float32), terminated | truncated, listed
+        with self.envs._turns:
+            self.envs._turns.end(Pending.STEP)
+            observations, rewards, terminated, truncated, reported = self.envs._end_step(None, infos_by_slot)
+        listed, ended = self._listed(reported), terminated | truncated
+        infos = [_merged(of_slot) for of_slot in listed]
+        for slot in np.flatnonzero(ended).tolist():
+            infos[slot], self.reset_infos[slot] = _parted(listed[slot])
+        for info, cut_off in zip(infos, (truncated & ~terminated).tolist(), strict=True):
+            info["TimeLimit.truncated"] = cut_off
+        return observations, rewards.astype(np.float32), ended, infos
 
     def close(self) -> None:
         """Close the batch."""
@@ -121,17 +123,21 @@ class Sb3VecEnv(VecEnv):
     def _slots(self, indices: Any) -> list[int]:
         return list(self._get_indices(indices))
 
-    def _listed(self, infos: dict[str, Any]) -> list[dict[str, Any]]:
-        """One dictionary per slot."""
-        return [_one(infos, slot) for slot in range(self.num_envs)]
+    def _listed(self, reported: dict[Any, list[Info]]) -> list[list[Info]]:
+        """What was reported of each slot."""
+        if isinstance(self.envs.cluster, Inproc):
+            # The environments live in this process and hand over their own objects, which their next step may change.
+            reported = copy.deepcopy(reported)
+        return [reported.get(slot, []) for slot in range(self.num_envs)]
 
 
-def _one(infos: dict[str, Any], slot: int) -> dict[str, Any]:
-    """The info of one slot, taken out of a batch with its masks."""
-    info = {}
-    for key, value in infos.items():
-        mask = infos.get(f"_{key}")
-        if mask is None or not mask[slot]:
-            continue
-        info[key] = _one(value, slot) if isinstance(value, dict) else value[slot]
-    return info
+def _merged(infos: Iterable[Info]) -> Info:
+    return {key: value for info in infos for key, value in info.items()}
+
+
+def _parted(infos: list[Info]) -> tuple[Info, Info]:
+    """The infos of a slot whose episode has ended, as those of its last step and those of the reset after it."""
+    lost = _merged(info for info in infos if "worker_lost" in info)
+    began = _merged(info for info in infos if "worker_lost" not in info)
+    last = began.pop("final_info", None) or {}
+    return {**last, **lost, "terminal_observation": began.pop("final_obs", None)}, began
