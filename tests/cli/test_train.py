@@ -9,7 +9,7 @@ import os
 import pathlib
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from clusterenv.cli.main import main
 from clusterenv.cli.train import size
 from clusterenv.learners.common import loop
+from clusterenv.learners.common.checkpoint import Checkpoints
 from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.metrics.sinks import csv
 from tests.cli.kit import PROGRAM, SMALL
@@ -196,6 +197,59 @@ def test_a_wrong_request_is_one_message(
     told = capsys.readouterr().err
     assert message in told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        ["ppo", *SMALL, "--env-args", "no_such_argument=1"],
+        ["ppo", *SMALL, "--env-id", "CratPole-v1", "--tensorboard"],
+        ["sac", "--env-id", "CartPole-v1", "--cluster", "inproc"],
+    ],
+    ids=["an argument that it does not take", "a name that is not known", "actions that it cannot learn"],
+)
+def test_a_run_that_is_refused_leaves_no_folder_and_the_link_where_it_was(refused: list[str]) -> None:
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
+    before = latest().path
+    assert main(["train", *refused, "--quiet"]) in (1, 2)
+    assert latest().path == before
+    assert {path.name for path in pathlib.Path("runs").iterdir()} == {before.name, "latest"}
+
+
+@pytest.mark.parametrize("when", ["environments", "source_for"])
+def test_a_run_that_is_stopped_before_its_first_batch_leaves_no_folder(
+    when: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, when, stop)
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 130
+    assert capsys.readouterr().out == "Stopped before the first update; there is nothing to go on from.\n"
+    assert main(["train", "ppo", *SMALL, "--json"]) == 130
+    assert json.loads(capsys.readouterr().out)["summary"]["run"] is None
+    assert list(pathlib.Path("runs").iterdir()) == []
+
+
+def test_a_run_that_fails_after_its_first_row_keeps_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Checkpoints, "save", fail)
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 1
+    assert {step for _, step, _, _ in csv.read(latest().metrics_file)} == {64}
+
+
+def test_a_run_does_not_take_the_link_from_one_that_began_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def save_and_begin_another(self: Checkpoints, *args: Any) -> pathlib.Path:
+        pathlib.Path("runs", "latest").unlink()
+        pathlib.Path("runs", "latest").symlink_to("another")
+        return save(self, *args)
+
+    save = Checkpoints.save
+    monkeypatch.setattr(Checkpoints, "save", save_and_begin_another)
+    assert main(["train", "ppo", *SMALL, "--total-steps", "128", "--checkpoint-every-s", "1e-9", "--quiet"]) == 0
+    assert os.readlink("runs/latest") == "another"
 
 
 def test_of_slots_that_explore_only_some_are_judged(capsys: pytest.CaptureFixture[str]) -> None:

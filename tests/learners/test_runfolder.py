@@ -49,17 +49,46 @@ def test_runs_of_one_second_do_not_meet(tmp_path: pathlib.Path) -> None:
 
 
 def test_latest_points_to_the_newest(tmp_path: pathlib.Path) -> None:
-    create(tmp_path, seed=1)
+    create(tmp_path, seed=1).point_latest()
     second = create(tmp_path, seed=2)
+    second.point_latest()
     assert os.readlink(tmp_path / "latest") == second.path.name
     second.write("ppo", {"seed": 2})
     assert RunFolder.open(tmp_path / "latest").path == second.path.resolve()
 
 
+def test_a_fresh_folder_does_not_take_the_link(tmp_path: pathlib.Path) -> None:
+    first = create(tmp_path, seed=1)
+    first.point_latest()
+    create(tmp_path, seed=2)
+    assert os.readlink(tmp_path / "latest") == first.path.name
+
+
+def test_a_run_has_begun_with_a_row_or_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    rows, saved = create(tmp_path, seed=1), create(tmp_path, seed=2)
+    rows.write("ppo", {})
+    assert not rows.has_begun
+    rows.metrics_file.write_text("seconds,global_step,key,value\n")
+    assert not rows.has_begun
+    rows.metrics_file.write_text("seconds,global_step,key,value\n1.5,64,charts/SPS,42\n")
+    assert rows.has_begun
+    saved.checkpoints.mkdir()
+    assert saved.has_begun
+
+
+def test_what_is_discarded_is_gone_with_all_that_it_holds(tmp_path: pathlib.Path) -> None:
+    folder, other = create(tmp_path, seed=1), create(tmp_path, seed=2)
+    folder.write("ppo", {})
+    (folder.path / "events").mkdir()
+    folder.discard()
+    folder.discard()
+    assert list(tmp_path.iterdir()) == [other.path]
+
+
 def test_the_link_is_a_convenience_only(tmp_path: pathlib.Path) -> None:
     (tmp_path / "latest").mkdir()
     (tmp_path / "latest" / "something of yours").touch()
-    assert create(tmp_path).path.is_dir()
+    create(tmp_path).point_latest()
     assert (tmp_path / "latest" / "something of yours").exists()
 
 

@@ -29,7 +29,7 @@ from clusterenv.metrics.sinks.console import ConsoleSink
 from clusterenv.metrics.sinks.csv import CsvSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from clusterenv.cli.options import RunOptions, TrainOptions
     from clusterenv.config import Cluster
@@ -45,6 +45,24 @@ _FIXED = (
     *("normalize_observations", "optimizer"),
 )
 _LAST_S = 1.0  # who was told to end does not wait longer for somebody who does not read
+
+
+class _LatestSink:
+    """Lets `latest` point to a run with its first row of metrics, or with a checkpoint that came before one."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder, self._waits = folder, True
+
+    def write(self, values: Mapping[str, float], global_step: int, seconds: float) -> None:
+        """Point to it once: a run that began later keeps the link."""
+        if self._waits:
+            self._folder.point_latest()
+            self._waits = False
+
+    def close(self) -> None:
+        """A run that is stopped between two rows has saved a checkpoint."""
+        if self._folder.has_begun:
+            self.write({}, 0, 0.0)
 
 
 def run(entry: Entry, arguments: list[str]) -> int:
@@ -95,9 +113,14 @@ def _folder(entry: Entry, options: TrainOptions[Any]) -> Iterator[tuple[RunFolde
     if run.resume is None:
         now = datetime.datetime.now()
         folder = RunFolder.create(run.runs, env_id=settings.title, algorithm=entry.name, seed=settings.seed, now=now)
-        with folder.held():
-            folder.write(entry.name, to_table(settings))
-            yield folder, None
+        try:
+            with folder.held():
+                folder.write(entry.name, to_table(settings))
+                yield folder, None
+        finally:
+            # What was refused, or stopped before it had learned anything, would only stand in the way.
+            if not folder.has_begun:
+                folder.discard()
     else:
         folder = RunFolder.open(run.resume)
         with folder.held():
@@ -141,6 +164,8 @@ def _recorder(
     with Recorder() as recorder:
         step = None if start is None else int(start.facts["global_step"])
         recorder.sinks.append(CsvSink(folder.metrics_file, resume_at=step))
+        if start is None:  # before the views: who sees the first row may use the link
+            recorder.sinks.append(_LatestSink(folder))
         if run.tensorboard:
             from clusterenv.metrics.sinks.tensorboard import TensorBoardSink
 
@@ -215,7 +240,8 @@ def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOpti
     """One line, after Ctrl-C."""
     again = f"clusterenv train {entry.name} --resume {_short(folder)}"
     if run.json:
-        tell(json_line({"summary": {**asdict(summary), "run": _short(folder)}}), _LAST_S)
+        kept = _short(folder) if summary.steps else None
+        tell(json_line({"summary": {**asdict(summary), "run": kept}}), _LAST_S)
     elif summary.steps:
         tell(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}", _LAST_S)
     else:

@@ -184,7 +184,8 @@ class Learner(abc.ABC, Generic[Config]):
         except KeyboardInterrupt:
             # It may have struck between two tensors of a gradient step. Every one of them is still a sound tensor.
             self._interrupted = True
-            self.save()
+            if self._tracker.steps:  # before that there is nothing to go on from
+                self.save()
             raise
 
     def _loop(self, source: Source) -> Iterator[Update]:

@@ -5,7 +5,7 @@
       metrics.csv     every number that was measured
       checkpoints/    the newest two
       .lock           held by the process that runs it
-    runs/latest       a link to the newest run
+    runs/latest       a link to the newest run that has something to show
 
 No environment variables are stored: on a cluster they hold secrets.
 """
@@ -18,6 +18,7 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ class RunFolder:
     def create(
         cls, root: str | os.PathLike[str], *, env_id: str, algorithm: str, seed: int, now: datetime.datetime
     ) -> RunFolder:
-        """Make a fresh folder, and let `latest` point to it."""
+        """Make a fresh folder."""
         # "ALE/Pong-v5" and "module:Env-v0" are ids; a folder has neither slash nor colon.
         title = re.sub(r"[^A-Za-z0-9._-]", "-", env_id)[:_MAX_TITLE]
         name = f"{title}__{algorithm}__{seed}__{now:%Y%m%d-%H%M%S}"
@@ -63,7 +64,6 @@ class RunFolder:
                 break
             except FileExistsError:  # another run of the same second
                 number += 1
-        _point_latest(root, path.name)
         return cls(path)
 
     @classmethod
@@ -117,6 +117,29 @@ class RunFolder:
         """The folder of the checkpoints."""
         return self.path / "checkpoints"
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something to look at or to go on from: a row of metrics, or a checkpoint."""
+        if self.checkpoints.is_dir():
+            return True
+        with contextlib.suppress(FileNotFoundError), self.metrics_file.open("rb") as file:
+            file.readline()  # the names of the columns
+            return file.readline() != b""
+        return False
+
+    def point_latest(self) -> None:
+        """Let `latest` point to this run."""
+        link, aside = self.path.parent / "latest", self.path.parent / f".latest.{os.getpid()}"
+        # A convenience: a file system without links, or a run beside this one, must not stop the run.
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+            aside.symlink_to(self.path.name)
+            os.replace(aside, link)
+
+    def discard(self) -> None:
+        """Remove the folder with all that is in it, as far as that can be done."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def write(self, algorithm: str, config: dict[str, Any]) -> None:
         """Write run.toml: aside, then put in place."""
         import tomli_w
@@ -166,12 +189,3 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[library] = importlib.metadata.version(library)
     return versions
-
-
-def _point_latest(root: pathlib.Path, name: str) -> None:
-    link, aside = root / "latest", root / f".latest.{os.getpid()}"
-    # A convenience: a file system without links, or a run beside this one, must not stop the run.
-    with contextlib.suppress(OSError):
-        aside.unlink(missing_ok=True)
-        aside.symlink_to(name)
-        os.replace(aside, link)
