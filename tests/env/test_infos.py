@@ -147,6 +147,25 @@ def test_the_first_slot_with_a_key_decides_its_dtype(make: Make) -> None:
     both(make, [{}] * 4, [[{}, {"a": 1}, {"a": 2.9}, {"a": True}], [{"a": 1.5}, {"a": 1}, {}, {}]])
 
 
+@pytest.mark.parametrize(
+    "values",
+    [(np.zeros(2), np.zeros(3)), (3, None), (1, 2**70), (5, {"a": 1})],
+    ids=["another shape", "None", "too large", "no dictionary"],
+)
+def test_values_that_do_not_fit_together_are_refused_as_by_sync_with_the_slot(
+    make: Make, values: tuple[Any, ...]
+) -> None:
+    script = [[{}, (1.0, False, False, {"moves": value})] for value in values]
+    envs, theirs = make(scripted(2)), SyncVectorEnv(scripted(2))
+    actions = np.zeros(2, dtype=np.int64)
+    for batch in (envs, theirs):
+        batch.reset(seed=1, options={"script": script})
+    with pytest.raises((TypeError, ValueError, OverflowError, AttributeError)) as raised:
+        theirs.step(actions)
+    with pytest.raises(raised.type, match=r"the info of slot 1, \{'moves': .*does not fit"):
+        envs.step(actions)
+
+
 def test_an_info_that_cannot_travel_is_named(make_local: Make) -> None:
     class Locked(CountingEnv):
         def step(self, action: Any) -> Any:

@@ -35,10 +35,20 @@ def batch_infos(envs: VectorEnv[Any, Any, Any], report: Report, dialect: str) ->
         if dialect == OLD_DIALECT and "final_info" in info:
             _add_final_as_029(infos, slot, info, envs.num_envs)
         else:
-            infos = envs._add_info(infos, info, slot)
+            infos = _added(envs, infos, info, slot)
     for slots, batch in report.block_infos:
         _merge_batch(infos, batch, slots, envs.num_envs)
     return infos
+
+
+def _added(envs: VectorEnv[Any, Any, Any], infos: dict[str, Any], info: dict[str, Any], slot: int) -> dict[str, Any]:
+    try:
+        return envs._add_info(infos, info, slot)
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:  # as SyncVectorEnv raises, with more words
+        raise type(error)(
+            f"the info of slot {slot}, {str(info)[:200]}, does not fit beside those of other slots: {error}. "
+            "A key needs the same kind and shape of value in every environment."
+        ) from error
 
 
 def infos_by_slot(envs: VectorEnv[Any, Any, Any], report: Report, dialect: str) -> dict[int, list[dict[str, Any]]]:
