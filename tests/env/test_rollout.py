@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -250,6 +251,29 @@ def test_a_torch_agent_of_cleanrl(make: Make) -> None:
     assert batch.params.shape == (16, 4, 2)
     assert batch.value.shape == (16, 4)
     envs.publish(agent)
+
+
+@pytest.mark.parametrize("runtime", ["onnx", "torch"])
+def test_a_copy_of_a_torch_agent_can_be_published(make_here: Make, runtime: str) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from tests.policy.agents import CleanRL
+
+    envs = make_here([lambda: gymnasium.make("CartPole-v1")] * 2)
+    envs.reset(seed=1)
+    agent = CleanRL(4, 2)  # it has a layer that acting does not need
+    envs.attach(agent, runtime=runtime, sync="on-change", encoding="fp32", seed=1)
+    average = copy.deepcopy(agent)
+    with torch.no_grad():
+        average.actor[2].bias += torch.tensor([3.0, 0.0])
+    assert envs.publish(average) == (0, 1)
+    batch = envs.rollout(4)
+    assert (batch.version == 1).all()
+    expected = average.actor(torch.from_numpy(batch.obs[:-1])).log_softmax(-1).detach()
+    found = torch.from_numpy(batch.params).log_softmax(-1)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    average.another = torch.nn.Linear(1, 1)
+    with pytest.raises(WeightsError, match=r"'another\.weight' was not there when the policy was attached"):
+        envs.publish(average)
 
 
 # Versions and bytes.

@@ -86,6 +86,12 @@ def test_weights_are_copies_under_the_names_of_the_state_dict_and_only_those_nee
     assert np.array_equal(policy.weights()["actor.0.bias"], agent.state_dict()["actor.0.bias"].numpy())
 
 
+def test_what_acting_does_not_need_is_known_by_name() -> None:
+    agent = agents.CleanRL()
+    assert policy_of(agent).unused == {"never_used.weight", "never_used.bias"}
+    assert policy_of(agent, runtime="torch").unused == set()
+
+
 def test_shared_weights_travel_once() -> None:
     agent = agents.CleanRL()
     agent.critic[0] = agent.actor[0]

@@ -256,7 +256,10 @@ class Detached:
             return self._policy.weights()
         if isinstance(policy, Policy):
             return policy.weights()
-        return as_policy(policy, self.observation_space, self._action_space, "torch").weights()
+        # All of its tensors: no graph is made of it, which would take seconds, to find those that acting needs.
+        weights = as_policy(policy, self.observation_space, self._action_space, "torch").weights()
+        unused: frozenset[str] = getattr(self._policy, "unused", frozenset())
+        return {name: weight for name, weight in weights.items() if name not in unused}
 
     def _measure(self) -> None:
         """Estimate how far the workers are from the newest policy, if somebody looks at that."""

@@ -91,6 +91,7 @@ class TorchPolicy:
         distribution: how actions follow from the parameters.
         state: the recurrent state of one slot.
         has_value: whether it gives a value.
+        unused: the names of the module's tensors that do not travel, because its graph does not look at them.
     """
 
     def __init__(self, source: Any, actor: TorchActor, distribution: Distribution, spec: RuntimeSpec) -> None:
@@ -100,7 +101,9 @@ class TorchPolicy:
         self.has_value: bool = actor.has_value
         self._actor = actor
         self._spec = spec
-        self._names = spec.weights if isinstance(spec, graph.GraphSpec) else tuple(actor.tensors())
+        names = tuple(actor.tensors())
+        self._names = spec.weights if isinstance(spec, graph.GraphSpec) else names
+        self.unused = frozenset(names).difference(self._names)
 
     def weights(self) -> dict[str, Array]:
         """Copies of the weights that the workers need, under their names in the module's state dict."""
