@@ -257,6 +257,14 @@ def test_no_token_and_nobody_to_ask() -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("seconds", ["nan", "-1.0", "inf", "1e9"])
+def test_how_long_nobody_can_try(joined: Any, key_file: str, seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With NaN the time would never be over."""
+    says = f"--keep-trying {float(seconds)} must be seconds, from 0 to 1e9."
+    fails(capsys, USAGE, says, "join", "cluster://head:5", "--token-file", key_file, f"--keep-trying={seconds}")
+    assert joined == []
+
+
 @pytest.mark.parametrize("words", [[], ["cluster://a"], ["tcp://a:1"], ["cluster://a:1", "cluster://b:1"]])
 def test_a_bad_join(words: list[str], joined: Any, key_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:

@@ -46,6 +46,28 @@ def test_asking_wakes_the_workers_of_the_slots_once_each(batch: Batch) -> None:
     assert batch.gather.in_flight == 3
 
 
+class Interrupted:
+    """Ctrl-C at the first look."""
+
+    def __getitem__(self, slots: object) -> None:
+        raise KeyboardInterrupt
+
+
+def test_what_an_interrupt_kept_from_being_asked_for_is_not_wanted(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker would step it with the next request of another slot, and nobody would get that step."""
+    batch.gather.ask(slots(2), 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(batch.gather, "_sent", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            batch.gather.ask(slots(0), 0.0)
+    assert batch.have[0] != batch.want[0]
+    batch.gather.count_again()
+    assert (batch.have != batch.want).tolist() == [False, False, True, False]
+    assert batch.gather.in_flight == 1
+
+
 def test_only_answered_slots_are_ready(batch: Batch) -> None:
     batch.gather.ask(slots(0, 2), 0.0)
     batch.answer(2)

@@ -95,6 +95,23 @@ def test_a_fragment_of_a_lost_worker_is_read_while_another_is_built(tmp_path: pa
         assert envs.restarts == 1
 
 
+def test_a_fragment_of_a_lost_worker_is_not_overwritten_by_its_replacement(tmp_path: pathlib.Path) -> None:
+    """The replacement plays into the buffers that nobody has to read any more."""
+    gate = Gate(tmp_path)
+    with batch([gate.env(0, waits=14, length=10**6)], cluster="local:1", timeouts=patient()) as envs:
+        attached(envs)
+        with envs.stream(steps=4, slots=1, buffers=2) as stream:
+            assert [next(stream).obs[:, 0, 1].tolist() for _ in range(2)] == [[0, 1, 2, 3, 4], [4, 5, 6, 7, 8]]
+            gate.wait()  # in its fourth fragment, and the third is not read yet
+            wait_until(lambda: stream.ready, LIMIT_S)
+            kill(envs, 0)
+            gate.open()
+            wait_until(lambda: stream.ready and len(stream._queue) > 1, LIMIT_S)  # the replacement has played
+            before, after = next(stream), next(stream)
+        assert (before.obs[:, 0, 1].tolist(), before.worker_lost.tolist()) == ([8, 9, 10, 11, 12], [False])
+        assert (after.obs[:, 0, 1].tolist(), after.worker_lost.tolist()) == ([0, 1, 2, 3, 4], [True])
+
+
 def test_a_worker_that_dies_between_rollouts_is_seen() -> None:
     with batch(each(4, CountingEnv, 10**6)) as envs:
         attached(envs, Echo3(), encoding="fp32")

@@ -344,6 +344,21 @@ def test_a_newcomer_whose_connection_is_gone_is_not_given_slots(monkeypatch: pyt
         assert [kind for peer, kind in theatre.told if peer == b"peer 7" and isinstance(kind, m.Build)] == []
 
 
+def test_a_newcomer_that_has_waited_for_a_place_is_not_taken_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it has slots nobody looks whether it is heard."""
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        leaves(theatre, 1)
+        arrives_again(theatre, 1, b"peer 7")
+        head.node.listen()
+        door = head.node._joining
+        (waiting,) = door._new
+        waiting.heard_s -= 60.0
+        began = time.monotonic()
+        assert door.newcomer(head.node._crew.hosts[1]) is waiting
+        assert waiting.heard_s >= began
+
+
 def test_a_node_that_cannot_make_its_memory_again_is_given_up_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()
     with on_stage(monkeypatch, theatre) as head:
@@ -458,6 +473,22 @@ def test_nodes_that_were_lost_are_not_remembered_for_ever(monkeypatch: pytest.Mo
             head.node.listen()
             assert ("it was silent for too long and has been replaced" in theatre.refusals(b"late")) is known
             assert theatre.refusals(b"late")
+
+
+def test_a_node_is_given_up_only_if_it_is_silent_at_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that was stopped finds all silent at its first look: what they have sent is not read yet."""
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        for said in (True, False):
+            for host in head.node._crew.hosts:
+                host.heard_s -= 60.0
+            head.node._look_after_hosts(time.monotonic())
+            assert head.node.losses() == []
+            for puppet in theatre.puppets[: 2 if said else 1]:
+                theatre.arrive(puppet.peer, [m.encode(m.Beat(progress=[], seen=0))])
+            head.node.listen()
+            head.node._look_after_hosts(time.monotonic())
+            assert [loss.worker for loss in head.node.losses()] == ([] if said else [1])
 
 
 def test_a_silent_node_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
