@@ -38,6 +38,10 @@ class Statistics(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Shares a part of its name with RecordEpisodeStatistics, and nothing else."""
 
 
+class OurTimeLimit(TimeLimit):
+    """A wrapper that is derived from another."""
+
+
 def sb3(make: Make, factories: list[Any], **kwargs: Any) -> Any:
     """Our batch as Stable-Baselines3 sees it."""
     return make(factories, autoreset_mode="SameStep", **kwargs).as_sb3()
@@ -205,10 +209,12 @@ def test_a_lost_worker_ends_the_episodes_of_its_slots(make_local: Make) -> None:
 
 def test_vectorised_blocks(cluster: str) -> None:
     def block(count: int) -> SyncVectorEnv:
-        return SyncVectorEnv(counting(count, length=2, infos=True), autoreset_mode="SameStep")
+        return SyncVectorEnv([_limited(0, 2, 9)] * count, autoreset_mode="SameStep")
 
     with ClusterEnv.from_blocks(block, 4, cluster=cluster) as batch:
         envs = batch.as_sb3()
+        assert envs.env_is_wrapped(TimeLimit) == [True] * 4
+        assert envs.env_is_wrapped(Statistics, indices=1) == [False]
         envs.reset()
         assert envs.reset_infos == [{"started": True}] * 4
         assert envs.step(np.arange(4) % 3)[3][2] == {"action": 2, "TimeLimit.truncated": False}
@@ -309,6 +315,18 @@ def test_wrappers_are_known_by_their_class(make: Make) -> None:
     assert envs.env_is_wrapped(RecordEpisodeStatistics, indices=[1]) == [True]
     assert envs.env_is_wrapped(TimeLimit) == [False, False]
     assert envs.env_is_wrapped(Statistics) == [False, False], "only its name is a part of the other's"
+
+
+def test_wrappers_are_known_by_what_they_are_derived_from(make: Make) -> None:
+    factories = [lambda: RecordEpisodeStatistics(OurTimeLimit(CountingEnv(), 5)), CountingEnv]
+    ours, theirs = sb3(make, factories), vec_env.DummyVecEnv(factories)
+    namesake = type("TimeLimit", (gymnasium.Wrapper,), {})
+    around: list[type] = [OurTimeLimit, TimeLimit, gymnasium.Wrapper, gymnasium.Env]
+    others: list[type] = [Statistics, CountingEnv, namesake]
+    assert [ours.env_is_wrapped(kind) for kind in around] == [[True, False]] * 4
+    assert [ours.env_is_wrapped(kind) for kind in others] == [[False, False]] * 3
+    for kind in around + others:
+        assert ours.env_is_wrapped(kind) == theirs.env_is_wrapped(kind)
 
 
 def test_images(make: Make) -> None:

@@ -13,6 +13,7 @@ from clusterenv.config import Inproc
 from clusterenv.env.infos import DIALECTS, infos_by_slot
 from clusterenv.env.turns import Pending
 from clusterenv.errors import ConfigError
+from clusterenv.worker.describe import WRAPPER_CLASSES, class_name
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
@@ -107,10 +108,15 @@ class Sb3VecEnv(VecEnv):
         return list(self.envs.call(method_name, *method_args, indices=self._slots(indices), **method_kwargs))
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
-        """Whether each environment is wrapped by this class."""
-        # The text of a wrapped environment names its wrappers from the outside in: <TimeLimit<OrderEnforcing<...>>>.
-        texts = self.envs.call("__str__", indices=self._slots(indices))
-        return [wrapper_class.__name__ in re.split(r"[<>]+", text) for text in texts]
+        """Whether each environment is wrapped by this class, or by one that is derived from it."""
+        slots = self._slots(indices)
+        if self.envs._whole_blocks:
+            # Of an environment within a vectorised one we only get the text, which names its wrappers from the outside
+            # in: <TimeLimit<OrderEnforcing<...>>>.
+            texts = self.envs.call("__str__", indices=slots)
+            return [wrapper_class.__name__ in re.split(r"[<>]+", text) for text in texts]
+        wanted = class_name(wrapper_class)
+        return [wanted in names for names in self.envs.call(WRAPPER_CLASSES, indices=slots)]
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether every environment has this attribute; it is not read, so a method is not called."""
