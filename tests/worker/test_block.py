@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import TimeLimit
 
 from clusterenv.cluster.restart import fresh_seed
 from clusterenv.transport.arena import Word
 from clusterenv.worker.block import EnvBlock
+from clusterenv.worker.describe import WRAPPER_CLASSES, class_name
 from clusterenv.worker.report import BuildError
 from tests.worker.kit import MODES, ScriptedEnv, bound, ends_after, logged, observed
 
@@ -446,6 +449,15 @@ def test_call_reads_attributes_and_calls_methods() -> None:
         block.step([1])
         assert block.block.call([0, 1], "steps", (), {}) == [0, 1]
         assert block.block.call([2], "has_wrapper_attr", (), {"name": "nothing"}) == [False]
+
+
+def test_wrappers_are_told_by_name() -> None:
+    env = TimeLimit(ScriptedEnv(), 5)
+    block = EnvBlock([lambda: env, lambda: env.env], range(2), NEXT, rebuild=False)
+    wrapped, bare = block.call([0, 1], WRAPPER_CLASSES, (), {})
+    assert {class_name(TimeLimit), class_name(gymnasium.Wrapper)} <= set(wrapped)
+    assert class_name(ScriptedEnv) not in wrapped, "it is no wrapper"
+    assert bare == []
 
 
 def test_set_attr_gives_each_environment_its_value() -> None:

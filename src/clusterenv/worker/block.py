@@ -19,7 +19,7 @@ from clusterenv import spaces
 from clusterenv.cluster.restart import fresh_seed
 from clusterenv.errors import named, words_of
 from clusterenv.transport.arena import Word
-from clusterenv.worker.describe import BlockDescription, describe_envs
+from clusterenv.worker.describe import WRAPPER_CLASSES, BlockDescription, describe_envs, wrapper_classes
 from clusterenv.worker.report import BuildError, Report, failure_of
 
 if TYPE_CHECKING:
@@ -163,6 +163,8 @@ class EnvBlock:
         """Call a method of these environments, or read an attribute."""
 
         def use(env: Env) -> Any:
+            if name == WRAPPER_CLASSES:
+                return wrapper_classes(env)
             attribute = env.get_wrapper_attr(name)
             return attribute(*args, **kwargs) if callable(attribute) else attribute
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import gymnasium
     from gymnasium import Space
+
+# In place of the name of a method: asks a block for the `wrapper_classes` of its environments.
+WRAPPER_CLASSES = "_wrapper_classes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +53,23 @@ def describe_envs(envs: Sequence[gymnasium.Env[Any, Any]], slots: range) -> Bloc
     return BlockDescription(
         slots, first.observation_space, first.action_space, dict(first.metadata), first.render_mode, others
     )
+
+
+def wrapper_classes(env: Any) -> list[str]:
+    """The classes of an environment's wrappers, and those that they are derived from, by name.
+
+    Example:
+        >>> env = gymnasium.wrappers.TimeLimit(gymnasium.Env(), 5)
+        >>> class_name(gymnasium.Wrapper) in wrapper_classes(env)
+        True
+    """
+    names: set[str] = set()
+    while isinstance(env, gymnasium.Wrapper):
+        names.update(class_name(kind) for kind in type(env).__mro__)
+        env = env.env
+    return sorted(names)
+
+
+def class_name(kind: type) -> str:
+    """The name of a class with that of its module: classes themselves do not travel between hosts."""
+    return f"{kind.__module__}.{kind.__qualname__}"
