@@ -254,6 +254,24 @@ def test_a_factory_that_makes_no_environment(
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize(
+    ("factory", "kind", "says"),
+    [
+        (lambda count: CartPoleVectorEnv(count + 1), ValueError, r"factory\(2\) returned a .* with 3 rows"),
+        (lambda count: CountingEnv(), TypeError, "no num_envs"),
+        (lambda count: 5, TypeError, "not a vectorised environment"),
+    ],
+    ids=["one row more", "a single one", "a number"],
+)
+def test_a_factory_of_blocks_that_makes_something_else(
+    factory: Callable[[int], Any], kind: type[Exception], says: str, cluster: str
+) -> None:
+    with pytest.raises(kind, match=says) as caught:
+        ClusterEnv.from_blocks(factory, 4, cluster=cluster)
+    assert isinstance(caught.value, EnvError)
+
+
 class Weird(CartPoleVectorEnv):
     """Resets in a way of its own."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import multiprocessing
 import subprocess
 import sys
@@ -337,6 +338,21 @@ def test_blocks_of_a_vector_environment(cluster: str) -> None:
         np.testing.assert_array_equal(infos["_started"], [False, True, False, False, True])
         assert envs.np_random_seed == (5, 51, 7, 8, 54)
         assert envs.call("double", 2, indices=[3, 0]) == (4, 4)
+
+
+def test_blocks_of_gymnasium_render_and_tell_their_attributes(cluster: str) -> None:
+    factory = functools.partial(CartPoleVectorEnv, render_mode="rgb_array")
+    with ClusterEnv.from_blocks(factory, 4, cluster=cluster) as envs:
+        envs.reset(seed=1)
+        frames = envs.render()
+        assert frames is not None
+        assert [frame.shape for frame in frames] == [(400, 600, 3)] * 4
+        assert len(envs.np_random_seed) == 4
+        assert envs.get_attr("gravity") == (9.8,) * 4
+        envs.set_attr("gravity", 1.6)
+        assert envs.get_attr("gravity") == (1.6,) * 4
+        with pytest.raises(AttributeError, match="CartPoleVectorEnv has no attribute 'gravty'"):
+            envs.get_attr("gravty")
 
 
 def test_what_a_vector_entry_point_cannot_take() -> None:

@@ -16,6 +16,7 @@ import clusterenv
 from clusterenv import ConfigError, PolicyError
 from clusterenv.errors import WeightsError
 from clusterenv.policy.adapters import as_policy
+from clusterenv.policy.distributions import Categorical
 from tests.env.kit import SpaceEnv
 from tests.env.policies import CHOICES, Echo, Failing, Gaussian, Linear, Memory, WideEnv, wide
 from tests.zoo import CountingEnv
@@ -220,6 +221,23 @@ def test_continuous_actions_are_clipped_for_the_environment_only(make: Make) -> 
     batch = envs.rollout(30)
     assert batch.action.shape == (30, 2, 2, 2)
     assert np.abs(batch.action).max() > 1.0, "the learner sees what was sampled"
+
+
+def test_choices_count_from_zero_and_the_environment_gets_them_from_its_start(make: Make) -> None:
+    def factory() -> Any:
+        env = CountingEnv()
+        env.action_space = spaces.Discrete(3, start=5)
+        return env
+
+    policy = Linear(choices=3)
+    policy.distribution = Categorical(3, start=5)
+    envs = make([factory] * 2)
+    envs.reset(seed=1)
+    envs.attach(policy, seed=1)
+    batch = envs.rollout(30)
+    assert set(batch.action.flat) == {0, 1, 2}, "an index into the logits"
+    np.testing.assert_array_equal(batch.reward, batch.action + 5)
+    np.testing.assert_array_equal(policy.distribution.to_env(batch.action), batch.reward)
 
 
 def test_observations_of_several_parts(make: Make) -> None:

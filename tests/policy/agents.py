@@ -47,6 +47,17 @@ class CleanRL(nn.Module):
         return action, probs.log_prob(action), probs.entropy(), self.critic(x)
 
 
+class Attending(CleanRL):
+    """Has a layer that only the newer of torch's exporters knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+
+    def get_action_and_value(self, x: Any, action: Any = None) -> Any:
+        return super().get_action_and_value(self.attention(x[:, None])[:, 0], action)
+
+
 class Continuous(nn.Module):
     """The agent of cleanrl/ppo_continuous_action.py, with the distribution of one's choice."""
 

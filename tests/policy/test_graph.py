@@ -113,6 +113,19 @@ def test_exporters_print_log_and_warn_of_nothing(capfd: pytest.CaptureFixture[st
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_graph_of_an_exporter_that_fails_is_not_printed(kept: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    # Torch's C++ prints it, and not by way of `sys.stdout`.
+    torch._C._jit_set_onnx_log_enabled(kept)
+    try:
+        policy = as_policy(agents.Attending(), BOX, THREE, runtime="onnx")
+        assert torch._C._jit_is_onnx_log_enabled() is kept
+    finally:
+        torch._C._jit_set_onnx_log_enabled(False)
+    assert isinstance(policy.build(), GraphSpec), "the other exporter can do it"
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_module_that_decides_by_values_runs_in_torch(caplog: pytest.LogCaptureFixture) -> None:
     policy = as_policy(agents.Deciding(), BOX, THREE)
     assert isinstance(policy.build(), TorchSpec)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from clusterenv.spaces import leaves_of
 from clusterenv.transport.arena import Arena, ArenaSpec, Word
@@ -197,6 +197,119 @@ def test_set_attr_needs_all_rows() -> None:
         assert [env.level for env in inner(rows).envs] == [1, 2, 3]
         with pytest.raises(BuildError, match="must name all its slots"):
             rows.block.set_attr([1], "level", [9])
+
+
+class Whole(VectorEnv[Any, Any, Any]):
+    """One environment with rows, and no `call`: as Gymnasium's own vectorised environments are."""
+
+    gravity, levels = 9.8, ("easy", "hard")
+
+    def __init__(self, count: int) -> None:
+        self.num_envs = count
+        self.single_observation_space = self.observation_space = spaces.Box(0, 1, (2,))
+        self.single_action_space = self.action_space = spaces.Discrete(3)
+        self.places = np.arange(count)
+
+    def render(self) -> Any:
+        return tuple(f"frame {row}" for row in range(self.num_envs))
+
+    def first_frames(self) -> Any:
+        return self.render()[:1]
+
+    def double(self, number: int) -> int:
+        return 2 * number
+
+
+def wrapped(count: int) -> Any:
+    return VectorWrapper(Whole(count))
+
+
+@pytest.mark.parametrize("factory", [Whole, wrapped])
+@pytest.mark.parametrize(
+    ("name", "args", "expected"),
+    [
+        ("render", (), ["frame 0", "frame 2"]),
+        ("places", (), [0, 2]),
+        ("gravity", (), [9.8, 9.8]),
+        ("levels", (), [("easy", "hard")] * 2),
+        ("double", (4,), [8, 8]),
+    ],
+)
+def test_without_call_the_whole_environment_is_asked(factory: Any, name: str, args: Any, expected: list[Any]) -> None:
+    assert VectorBlock(factory, SLOTS).call([0, 2], name, args, {}) == expected
+
+
+def test_call_is_found_under_a_wrapper() -> None:
+    block = VectorBlock(lambda count: VectorWrapper(several(count)), SLOTS)
+    block.set_attr([0, 1, 2], "level", [1, 2, 3])
+    assert block.call([0, 2], "level", (), {}) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_name", "Whole has no attribute 'no_such_name', and no call() that would ask its rows"),
+        ("first_frames", "first_frames() of Whole returned 1 values for 3 rows"),
+    ],
+)
+def test_what_is_missing_without_call_is_told(name: str, message: str) -> None:
+    with pytest.raises(BuildError) as caught:
+        VectorBlock(wrapped, SLOTS).call([0], name, (), {})
+    assert message in str(caught.value.failure.error)
+
+
+@pytest.mark.parametrize("factory", [Whole, wrapped])
+def test_without_set_attr_all_rows_get_one_value(factory: Any) -> None:
+    block = VectorBlock(factory, SLOTS)
+    block.set_attr([0, 1, 2], "gravity", [1.6, 1.6, 1.6])
+    assert block._envs.unwrapped.gravity == 1.6
+    with pytest.raises(BuildError) as caught:
+        block.set_attr([0, 1, 2], "gravity", [1.6, 3.7, 1.6])
+    assert "Whole has no set_attr(), so all its rows share one 'gravity'" in str(caught.value.failure.error)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (lambda count: several(count + 1), "factory(3) returned a SyncVectorEnv with 4 rows; it must have 3"),
+        (lambda count: ScriptedEnv(), "factory(3) returned a ScriptedEnv, which has no num_envs"),
+        (lambda count: 5, "factory(3) returned '5' (int), not a vectorised environment"),
+    ],
+    ids=["one row more", "a single one", "a number"],
+)
+def test_a_factory_of_something_else_is_a_build_error(factory: Any, message: str) -> None:
+    with pytest.raises(BuildError) as caught:
+        VectorBlock(factory, SLOTS)
+    assert (caught.value.failure.slot, caught.value.failure.doing) == (2, "build")
+    assert message in str(caught.value.failure.error)
+
+
+def test_what_has_the_wrong_rows_is_closed() -> None:
+    made: list[Any] = []
+
+    def factory(count: int) -> Any:
+        made.append(several(count - 1))
+        return made[0]
+
+    with pytest.raises(BuildError):
+        VectorBlock(factory, SLOTS)
+    assert made[0].closed
+
+
+def test_an_envpool_tells_its_rows_by_its_length() -> None:
+    class Pool:
+        observation_space, action_space = spaces.Box(0, 1, (2,)), spaces.Discrete(3)
+        step = reset = None
+
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def __len__(self) -> int:
+            return self.count
+
+    assert VectorBlock(Pool, SLOTS).describe().slots == SLOTS
+    with pytest.raises(BuildError, match="with 4 rows"):
+        VectorBlock(lambda count: Pool(count + 1), SLOTS)
 
 
 def test_a_close_that_raises_is_logged() -> None:

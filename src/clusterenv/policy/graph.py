@@ -167,6 +167,11 @@ def _by_tracing(
     import onnx
     import torch
 
+    def be_quiet(*_: object) -> None:
+        _log_graphs(False)
+
+    # This exporter turns the log on before it runs the module, whatever it was, and logs the graph if it fails then.
+    module.register_forward_pre_hook(be_quiet)
     into = io.BytesIO()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -262,6 +267,7 @@ def _quiet() -> Iterator[None]:
     """No warnings, log lines or prints of the exporters: what matters is raised."""
     loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith("torch")]
     handlers = [(handler, handler.level) for logger in loggers for handler in logger.handlers]
+    logs_graphs = _log_graphs(False)
     for handler, _ in handlers:
         handler.setLevel(logging.CRITICAL + 1)
     try:
@@ -270,5 +276,17 @@ def _quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
+        _log_graphs(logs_graphs)
         for handler, level in handlers:
             handler.setLevel(level)
+
+
+def _log_graphs(wanted: bool) -> bool:
+    """Whether torch has logged graphs, which it does from C++, past `sys.stdout`; from now on as wanted."""
+    import torch
+
+    if not hasattr(torch._C, "_jit_set_onnx_log_enabled"):  # it is no part of what torch promises
+        return False
+    before = torch._C._jit_is_onnx_log_enabled()
+    torch._C._jit_set_onnx_log_enabled(wanted)
+    return before

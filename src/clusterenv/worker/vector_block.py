@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
 
 from clusterenv import spaces
 from clusterenv.transport.arena import Word
@@ -14,7 +15,7 @@ from clusterenv.worker.describe import BlockDescription
 from clusterenv.worker.report import BuildError, Report, failure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from clusterenv.transport.arena import Arena
 
@@ -34,7 +35,7 @@ class VectorBlock:
     def __init__(self, factory: Callable[[int], Any], slots: range) -> None:
         self.slots = slots
         try:
-            self._envs = factory(len(slots))
+            self._envs = _checked(factory(len(slots)), len(slots))
         except Exception as error:  # the user's code
             raise BuildError(failure_of(error, slots.start, "build")) from error
         self._restart_seeds: list[int | None] | None = None
@@ -116,8 +117,8 @@ class VectorBlock:
             return Report(failures=[failure_of(error, self.slots.start, "reset")])
 
     def call(self, rows: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Call a method of the vectorised environment, which answers for each row."""
-        results = self._guarded(name, lambda: self._envs.call(name, *args, **kwargs))
+        """Call a method of the rows or read an attribute; where rows have none, of the environment as a whole."""
+        results = self._guarded(name, lambda: _asked(self._envs, len(self.slots), name, args, kwargs))
         return [results[row] for row in rows]
 
     def set_attr(self, rows: Sequence[int], name: str, values: Sequence[Any]) -> None:
@@ -125,7 +126,7 @@ class VectorBlock:
         if len(rows) != len(self.slots):
             error = ValueError(f"set_attr({name!r}) on a vectorised block must name all its slots {self.slots}")
             raise BuildError(failure_of(error, self.slots.start, name))
-        self._guarded(name, lambda: self._envs.set_attr(name, list(values)))
+        self._guarded(name, lambda: _set(self._envs, name, list(values)))
 
     def close(self) -> None:
         """Close the vectorised environment."""
@@ -154,6 +155,84 @@ class VectorBlock:
             return act()
         except Exception as error:  # the user's code
             raise BuildError(failure_of(error, self.slots.start, doing)) from error
+
+
+def _checked(envs: Any, count: int) -> Any:
+    """The environment that a factory has made, if it is one with so many rows."""
+    if not all(hasattr(envs, name) for name in ("observation_space", "action_space", "step", "reset")):
+        raise TypeError(
+            f"factory({count}) returned {str(envs)[:80]!r} ({type(envs).__name__}), not a vectorised environment"
+        )
+    try:
+        # An EnvPool tells it by its length.
+        rows = envs.num_envs if hasattr(envs, "num_envs") else len(envs) if hasattr(envs, "__len__") else None
+        if rows is None:
+            raise TypeError(
+                f"factory({count}) returned a {type(envs).__name__}, which has no num_envs. Return a "
+                "gymnasium.vector.VectorEnv; single environments are for ClusterEnv or make_vec"
+            )
+        if rows != count:
+            raise ValueError(
+                f"factory({count}) returned a {type(envs).__name__} with {rows} rows; it must have {count}, as many as "
+                "the factory is asked for"
+            )
+    except Exception:
+        with contextlib.suppress(Exception):  # the user's code; the other error is the one to tell
+            envs.close()
+        raise
+    return envs
+
+
+def _layers(envs: Any) -> Iterator[Any]:
+    """The environment under its wrappers, from the outside: those for vectors do not pass on names that they lack."""
+    while True:
+        yield envs
+        if not isinstance(envs, VectorWrapper):
+            return
+        envs = envs.env
+
+
+def _asked(envs: Any, count: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """What a method or attribute says, for each row."""
+    for layer in _layers(envs):
+        if hasattr(layer, "call"):  # it asks the environment of each row
+            results: Sequence[Any] = layer.call(name, *args, **kwargs)
+            return results
+        if hasattr(layer, name):
+            return _shared_out(layer, count, name, args, kwargs)
+    kind = type(envs.unwrapped).__name__ if hasattr(envs, "unwrapped") else type(envs).__name__
+    raise AttributeError(f"{kind} has no attribute {name!r}, and no call() that would ask its rows")
+
+
+def _shared_out(layer: Any, count: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """One value per row, of a method or attribute of all rows: what has an item for each is shared out."""
+    found = getattr(layer, name)
+    asked = callable(found)
+    result = found(*args, **kwargs) if asked else found
+    items = len(result) if isinstance(result, (tuple, list)) or np.ndim(result) else None
+    if items == count:
+        shared: Sequence[Any] = result
+        return shared
+    # An attribute may be a list of anything. What a method returns for some rows must not pass for all of them.
+    if asked and items is not None:
+        raise ValueError(f"{name}() of {type(layer).__name__} returned {items} values for {count} rows")
+    return [result] * count
+
+
+def _set(envs: Any, name: str, values: list[Any]) -> None:
+    """Set an attribute of each row; where rows have none, of the environment as a whole."""
+    layers = list(_layers(envs))
+    for layer in layers:
+        if hasattr(layer, "set_attr"):
+            layer.set_attr(name, values)
+            return
+    if not all(value is values[0] or np.array_equal(value, values[0]) for value in values):
+        raise ValueError(
+            f"{type(layers[-1]).__name__} has no set_attr(), so all its rows share one {name!r}. Set the same value in "
+            "all slots of a worker"
+        )
+    owner = next((layer for layer in layers if hasattr(layer, name)), layers[-1])
+    setattr(owner, name, values[0])
 
 
 def _takes_mask(envs: Any) -> bool:
