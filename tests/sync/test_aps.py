@@ -203,7 +203,7 @@ def test_the_defaults() -> None:
         ({"divergence": "lgop"}, r"unknown divergence 'lgop'\. Did you mean 'logp'"),
         ({"max_lag": 0}, "max_lag=0 must be at least 1"),
         ({"stall_after": 0}, "stall_after=0 must be at least 1"),
-        ({"max_age_s": 0.0}, "max_age_s=0.0 must be a positive"),
+        ({"max_age_s": 0.0}, "max_age_s=0.0 must be seconds, more than 0"),
         ({"min_interval_s": -1.0}, "min_interval_s=-1.0 must not be negative"),
         ({"min_interval_s": 61.0}, "min_interval_s=61.0 is longer than max_age_s=60.0"),
         ({"bandwidth": 0}, "bandwidth=0 must be more than 0"),
