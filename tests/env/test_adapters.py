@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -14,7 +15,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 from clusterenv import ClusterEnv
 from clusterenv.errors import ConfigError
 from tests.env.kit import ReusingEnv, SpaceEnv, WalkEnv, assert_same
-from tests.zoo import CountingEnv, counting
+from tests.zoo import CountingEnv, counting, misbehave
 
 vec_env = pytest.importorskip("stable_baselines3.common.vec_env", reason="needs stable-baselines3")
 
@@ -40,6 +41,21 @@ class Statistics(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 class OurTimeLimit(TimeLimit):
     """A wrapper that is derived from another."""
+
+
+class DiesOnce(CountingEnv):
+    """Takes its worker with it in the first reset of slot 2, and leaves a note."""
+
+    def __init__(self, slot: int, note: str) -> None:
+        super().__init__(slot)
+        self.note = pathlib.Path(note)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Die, or count."""
+        if self.slot == 2 and not self.note.exists():
+            self.note.touch()
+            misbehave("exit")
+        return super().reset(seed=seed, options=options)
 
 
 def sb3(make: Make, factories: list[Any], **kwargs: Any) -> Any:
@@ -215,6 +231,8 @@ def test_vectorised_blocks(cluster: str) -> None:
         envs = batch.as_sb3()
         assert envs.env_is_wrapped(TimeLimit) == [True] * 4
         assert envs.env_is_wrapped(Statistics, indices=1) == [False]
+        with pytest.raises(ConfigError, match="cannot reach the rows of a vectorised environment"):
+            envs.set_options([{}] * 4)
         envs.reset()
         assert envs.reset_infos == [{"started": True}] * 4
         assert envs.step(np.arange(4) % 3)[3][2] == {"action": 2, "TimeLimit.truncated": False}
@@ -271,14 +289,42 @@ def test_options_are_used_once(make: Make) -> None:
     assert envs.get_attr("last_options") == [None, None]
 
 
-def test_options_by_environment_are_refused_if_they_differ(make_here: Make) -> None:
-    envs = sb3(make_here, counting(2))
-    envs.set_options([{"level": 2}, {"level": 2}])
+def test_options_by_environment(make: Make) -> None:
+    given = [{"level": 2}, {}, {"level": 3, "start": np.array([1, 2])}, None]
+    ours, theirs = sb3(make, counting(4)), vec_env.DummyVecEnv(counting(4))
+    for envs in (ours, theirs):
+        envs.seed(7)
+        envs.set_options(given)
+    assert_same(ours.reset(), theirs.reset())
+    assert_same(ours.get_attr("last_options"), theirs.get_attr("last_options"))
+    assert ours.get_attr("last_seed") == theirs.get_attr("last_seed") == [7, 8, 9, 10]
+    ours.reset()
+    assert ours.get_attr("last_options") == [None] * 4, "they are used once"
+
+
+def test_options_by_environment_outlive_a_worker(make_local: Make, tmp_path: pathlib.Path) -> None:
+    note = str(tmp_path / "died")
+    envs = sb3(make_local, [lambda slot=slot: DiesOnce(slot, note) for slot in range(4)])
+    envs.set_options([{"level": slot} for slot in range(4)])
     envs.reset()
-    assert envs.get_attr("last_options") == [{"level": 2}] * 2
-    envs.set_options([{"level": 2}, {"level": 3}])
-    with pytest.raises(ConfigError, match="options"):
-        envs.reset()
+    assert envs.get_attr("last_options") == [{"level": slot} for slot in range(4)]
+    assert envs.envs.restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([{"level": 1}], "options has 1 dictionaries, but the batch has 2 environments. Pass one for each"),
+        ([{"level": 1}, 3], "options=.*3.* must be a dictionary, a list of dictionaries, or None"),
+        ("level", "options='level' must be a dictionary"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_at_once(make_here: Make, options: Any, words: str) -> None:
+    envs = sb3(make_here, counting(2))
+    with pytest.raises(ConfigError, match=words):
+        envs.set_options(options)
+    envs.reset()
+    assert envs.get_attr("last_options") == [None, None]
 
 
 # Calls by index.

@@ -14,7 +14,7 @@ from clusterenv.transport.shared import Field, SharedArrays
 from clusterenv.worker.station import Station
 from clusterenv.worker.vector_block import VectorBlock
 from tests.env.policies import Echo, Memory
-from tests.worker.kit import ScriptedEnv, bound, ends_after
+from tests.worker.kit import ScriptedEnv, bound, ends_after, observed
 from tests.worker.stage import stage
 
 
@@ -74,6 +74,16 @@ def test_calls_reach_the_environments() -> None:
     with stage(Echo()) as playing:
         playing.station.set_attr([1], "mark", [7])
         assert playing.station.call([1], "mark", (), {}) == [7]
+
+
+def test_a_reset_may_have_options_for_each_row() -> None:
+    with bound(lambda: ScriptedEnv(on_reset=lambda env: (observed(0, 0), {"got": env.options[-1]})), count=3) as block:
+        station = Station(block.block, block.arena, 0)
+        report = station.reset([2, 0], [5, 6], [{"level": 1}, None])
+        assert report.infos == [(2, {"got": {"level": 1}}), (0, {"got": None})]
+        assert [env.seeds for env in block.made] == [[6], [], [5]]
+        assert len(station.reset([0, 1], [None, None], {"level": 2}).infos) == 2
+        assert [env.options for env in block.made] == [[None, {"level": 2}], [{"level": 2}], [{"level": 1}]]
 
 
 # What others do.

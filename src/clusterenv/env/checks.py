@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import numbers
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium.error import ResetNeeded
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from clusterenv.transport.arena import Arena
+    from clusterenv.worker.base import ResetOptions
 
 _logger = logging.getLogger(__name__)
 
@@ -26,6 +27,12 @@ _logger = logging.getLogger(__name__)
 _MAX_SEED = 2**63 - 1
 
 _NOT_BY_CALL = ("reset", "step", "close", "_setattr", "_check_spaces")
+
+
+class OptionsPerSlot(NamedTuple):
+    """Options of a reset that differ between slots. Gymnasium knows no such thing, Stable-Baselines3 does."""
+
+    listed: list[dict[str, Any] | None]
 
 
 def seeds_per_slot(seed: object, num_envs: int) -> list[int | None]:
@@ -47,11 +54,13 @@ def seeds_per_slot(seed: object, num_envs: int) -> list[int | None]:
     return [None if one is None else _checked_seed(one) for one in listed]
 
 
-def reset_options(options: object, num_envs: int) -> tuple[npt.NDArray[np.intp], dict[str, Any] | None]:
+def reset_options(options: object, num_envs: int) -> tuple[npt.NDArray[np.intp], ResetOptions]:
     """The slots to reset and the options for the environments. The caller's dictionary is left alone."""
     everything = np.arange(num_envs)
     if options is None:
         return everything, None
+    if isinstance(options, OptionsPerSlot):
+        return everything, options.listed
     if not isinstance(options, dict):
         raise ConfigTypeError(f"options={options!r} must be a dictionary or None.")
     rest = dict(options)

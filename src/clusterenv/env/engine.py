@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from clusterenv.config import OnLoss, Timeouts
     from clusterenv.node.base import Node
     from clusterenv.transport.arena import Arena
+    from clusterenv.worker.base import ResetOptions
     from clusterenv.worker.loop import ObjectActions, Reply
 
     Slots = npt.NDArray[np.intp]
@@ -69,7 +70,7 @@ class Engine:
         self._resetting: dict[int, int | None] = {}
         self._reset_seeds: dict[int, int | None] = {}
         self._reset_by: dict[int, int] = {}
-        self._reset_options: dict[str, Any] | None = None
+        self._reset_options: ResetOptions = None
         self._reset_report = Report()
 
     # Lock step.
@@ -189,8 +190,8 @@ class Engine:
 
     # Resets.
 
-    def begin_reset(self, seeds: dict[int, int | None], options: dict[str, Any] | None) -> None:
-        """Ask these slots for a reset, each with its seed."""
+    def begin_reset(self, seeds: dict[int, int | None], options: ResetOptions) -> None:
+        """Ask these slots for a reset, each with its seed. A list of options has one for every slot of the batch."""
         self.drain()  # after an error in `recv` other workers may still be busy
         self.recovery.note_reset(list(seeds), seeds.values())
         self._resetting, self._reset_seeds, self._reset_by = dict(seeds), dict(seeds), {}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from clusterenv.env.observations import Observations
     from clusterenv.node.base import Loss, Node
     from clusterenv.transport.arena import Arena
+    from clusterenv.worker.base import ResetOptions
     from clusterenv.worker.loop import Reply
     from clusterenv.worker.report import Failure
 
@@ -299,16 +300,20 @@ class Recovery:
 
 
 def reset_messages(
-    node: Node, gather: Gather, seeds: Mapping[int, int | None], options: dict[str, Any] | None
+    node: Node, gather: Gather, seeds: Mapping[int, int | None], options: ResetOptions
 ) -> dict[int, Message]:
-    """The reset of these slots, as one message per worker."""
+    """The reset of these slots, as one message per worker. A list of options has one for every slot of the batch."""
     by_worker: dict[int, list[int]] = {}
     for slot in seeds:
         by_worker.setdefault(int(gather.worker_of[slot]), []).append(slot)
     return {
         worker: Message(
             "reset",
-            ([slot - node.blocks[worker].start for slot in slots], [seeds[s] for s in slots], options),
+            (
+                [slot - node.blocks[worker].start for slot in slots],
+                [seeds[slot] for slot in slots],
+                [options[slot] for slot in slots] if isinstance(options, list) else options,
+            ),
         )
         for worker, slots in by_worker.items()
     }

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from clusterenv.worker.describe import BlockDescription
     from clusterenv.worker.report import Report
 
+    # Of the rows, or slots, that are reset: one dictionary for all of them, or a list with one for each.
+    ResetOptions = dict[str, Any] | list[dict[str, Any] | None] | None
+
 
 class Block(Protocol):
     """The environments of one worker. Rows count from 0 within the block."""

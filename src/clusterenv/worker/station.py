@@ -15,6 +15,7 @@ from clusterenv.transport.fragments import Fragments
 from clusterenv.transport.weights import WeightBuffer
 from clusterenv.worker.actor import Actor
 from clusterenv.worker.block import EnvBlock
+from clusterenv.worker.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from clusterenv.transport.fragments import FragmentSpec
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.actor import Attachment, Fragment
-    from clusterenv.worker.base import Block
-    from clusterenv.worker.report import Report
+    from clusterenv.worker.base import Block, ResetOptions
 
 
 class Station:
@@ -52,10 +52,15 @@ class Station:
         which: Any = slice(None) if len(rows) == len(self._stepped) else rows
         self._stepped[which], self._fresh[which] = True, False
 
-    def reset(self, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> Report:
-        """Reset these rows."""
+    def reset(self, rows: Sequence[int], seeds: Sequence[int | None], options: ResetOptions) -> Report:
+        """Reset these rows, with one dictionary of options for all of them or a list with one for each."""
         self._fresh[list(rows)] = True
-        return self._block.reset(rows, seeds, options)
+        if not isinstance(options, list):
+            return self._block.reset(rows, seeds, options)
+        report = Report()
+        for row, seed, own in zip(rows, seeds, options, strict=True):
+            report.extend(self._block.reset([row], [seed], own))
+        return report
 
     def call(self, rows: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Call a method of these environments."""

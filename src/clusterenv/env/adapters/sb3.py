@@ -10,9 +10,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.config import Inproc
+from clusterenv.env.checks import OptionsPerSlot
 from clusterenv.env.infos import DIALECTS, infos_by_slot
 from clusterenv.env.turns import Pending
-from clusterenv.errors import ConfigError
+from clusterenv.errors import ConfigError, ConfigTypeError
 from clusterenv.worker.describe import WRAPPER_CLASSES, class_name
 
 try:
@@ -59,19 +60,20 @@ class Sb3VecEnv(VecEnv):
 
     def reset(self) -> Any:
         """Reset every slot, with the seeds and options given by `seed` and `set_options`."""
-        options = [dict(option) for option in self._options]
         seeds = [None if seed is None else int(seed) for seed in self._seeds]
-        if any(option != options[0] for option in options):
-            raise ConfigError(
-                "set_options with different options per environment is not supported; pass one dictionary."
-            )
         with self.envs._turns:
-            self.envs._begin_reset("reset", None if all(seed is None for seed in seeds) else seeds, options[0] or None)
+            self.envs._begin_reset("reset", seeds, self._next_options())
             observations, reported = self.envs._end_reset(None, infos_by_slot)
         self.reset_infos = [_merged(infos) for infos in self._listed(reported)]
         self._reset_seeds()
         self._reset_options()
         return observations
+
+    def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
+        """Options for the next reset: one dictionary for all environments, or a list with one for each."""
+        if options is not None and not isinstance(options, dict):
+            self._check_options(options)
+        super().set_options(options)
 
     def step_async(self, actions: Any) -> None:
         """Send the actions."""
@@ -128,6 +130,29 @@ class Sb3VecEnv(VecEnv):
 
     def _slots(self, indices: Any) -> list[int]:
         return list(self._get_indices(indices))
+
+    def _check_options(self, options: object) -> None:
+        if not isinstance(options, (list, tuple)) or not all(isinstance(own, dict | None) for own in options):
+            raise ConfigTypeError(f"options={options!r} must be a dictionary, a list of dictionaries, or None.")
+        if len(options) != self.num_envs:
+            raise ConfigError(
+                f"options has {len(options)} dictionaries, but the batch has {self.num_envs} environments. "
+                "Pass one for each, or a single dictionary for all."
+            )
+        if self.envs._whole_blocks:
+            raise ConfigError(
+                "options with a dictionary per environment cannot reach the rows of a vectorised environment. "
+                "Pass a single dictionary for all."
+            )
+
+    def _next_options(self) -> dict[str, Any] | OptionsPerSlot | None:
+        first = self._options[0]
+        if not any(self._options):
+            return None
+        # A single dictionary is there once for every environment. It travels once for all of them.
+        if all(options is first for options in self._options):
+            return first
+        return OptionsPerSlot([options or None for options in self._options])
 
     def _listed(self, reported: dict[Any, list[Info]]) -> list[list[Info]]:
         """What was reported of each slot."""
