@@ -62,9 +62,7 @@ class Sb3VecEnv(VecEnv):
         """Reset every slot, with the seeds and options given by `seed` and `set_options`."""
         seeds = [None if seed is None else int(seed) for seed in self._seeds]
         with self.envs._turns:
-            self.envs._begin_reset(
-                "reset", None if all(seed is None for seed in seeds) else seeds, self._next_options()
-            )
+            self.envs._begin_reset("reset", seeds, self._next_options())
             observations, reported = self.envs._end_reset(None, infos_by_slot)
         self.reset_infos = [_merged(infos) for infos in self._listed(reported)]
         self._reset_seeds()
