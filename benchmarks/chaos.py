@@ -171,7 +171,6 @@ class Run:
 
 def run(args: Args, cluster: str, seed: int) -> dict[str, Any]:
     """Hurt one batch for a while."""
-    processes.adopt_orphans()
     faulthandler.dump_traceback_later(args.seconds + END_S, exit=True)
     slots = [{"env_kwargs": each} for each in echo_slots(args.num_envs)]
     chaos = {"env_id": "Echo-v0", "chances": {"raise": 0.0005, "sleep": 0.0005}, "sleep_s": 0.005, "seed": seed}
@@ -266,6 +265,7 @@ def save(args: Args, runs: list[dict[str, Any]]) -> None:
 def main(args: Args) -> int:
     """Hurt, check, show and save; 1 if anything was found."""
     if args.one is not None:
+        processes.adopt_orphans()  # of this process, which does nothing else
         sys.stdout.write(json.dumps(run(args, *json.loads(args.one))) + "\n")
         return 0
     first = args.first_seed or random.SystemRandom().randrange(10**6, 10**9)

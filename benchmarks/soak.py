@@ -113,7 +113,6 @@ def hurting(cluster: str, seed: int) -> Iterator[list[Nemesis]]:
 
 def head(args: Args, cluster: str, folder: pathlib.Path) -> None:
     """One head: a line of JSON on standard output after every piece, and one at the end."""
-    processes.adopt_orphans()
     slots = [{"env_kwargs": each} for each in echo_slots(args.num_envs)]
     policy = EchoPolicy() if cluster.startswith("local") else echo_module()
     chaos: dict[str, Any] = {"env_id": "Echo-v0", "chances": CHANCES, "sleep_s": 0.005, "seed": args.seed}
@@ -255,6 +254,7 @@ def main(args: Args) -> int:
     """Hurt, watch, show and save; 1 if anything was found."""
     if args.one is not None:
         cluster, folder = json.loads(args.one)
+        processes.adopt_orphans()  # of this process, which does nothing else
         head(args, cluster, pathlib.Path(folder))
         return 0
     heads: dict[str, dict[str, Any]] = {
