@@ -182,7 +182,7 @@ class Stream:
                 self._detached.engine.gather.mend(node.blocks[worker])
             players.leave_off()
         except BaseException:  # Ctrl-C, again
-            self._turns.stream_ended(cut_short=True)
+            self._turns.stream_ended(cut_short=not self._turns.closed)  # who closes the batch ends the workers
             for worker in self._playing:  # who was not told of the end would wait for orders for ever
                 node.lose(worker, "the end of its stream was interrupted")
             raise
