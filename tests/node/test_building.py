@@ -27,29 +27,17 @@ if TYPE_CHECKING:
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# A head whose node is nobody's child and has no standard input. The environments take much longer than the test.
+# A head whose environments take much longer to build than the test.
 HEAD = """
-import sys, pathlib, subprocess
+import sys
 from clusterenv import make_vec
 from clusterenv.errors import LaunchError
-from clusterenv.launchers.join import JoinLauncher
-from clusterenv.node import joining
-import tests.node.worlds
+from tests.node.by_hand import start_nodes_by_hand
+from tests.node.worlds import SLOW
 
-folder = pathlib.Path(sys.argv[1])
-
-class ByHand(JoinLauncher):
-    def start(self, job):
-        (folder / "node.key").touch(0o600)
-        (folder / "node.key").write_text(job.keys)
-        words = job.command(str(folder / "node.key"), 0)
-        with open(folder / "node.log", "wb") as log:
-            node = subprocess.Popen([sys.executable, *words[1:]], stdout=log, stderr=log, start_new_session=True)
-        print(node.pid, flush=True)
-
-joining.launcher_for = ByHand
+start_nodes_by_hand(sys.argv[1])
 try:
-    make_vec(tests.node.worlds.SLOW, 1, cluster="join:nodes=1,workers=1,bind=127.0.0.1,silence_s=3", build_s=600.0)
+    make_vec(SLOW, 1, cluster="join:nodes=1,workers=1,bind=127.0.0.1,silence_s=3", build_s=600.0)
 except LaunchError as error:
     print(error, flush=True)
 """
@@ -58,9 +46,11 @@ except LaunchError as error:
 @contextlib.contextmanager
 def building(folder: pathlib.Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
     """A head, and the processes of its node, whose worker is at work."""
+    number = folder / "node.pid"
     head = subprocess.Popen([sys.executable, "-c", HEAD, str(folder)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert head.stdout
-    node = psutil.Process(int(head.stdout.readline()))
+    wait_until(lambda: number.exists() and number.read_text().endswith("\n"), LIMIT_S, lambda: "no node was started")
+    node = psutil.Process(int(number.read_text()))
     try:
         wait_until(lambda: len(node.children(recursive=True)) >= 2, LIMIT_S, lambda: "no worker was started")
         yield head, [node, *node.children(recursive=True)]

@@ -355,22 +355,11 @@ HEAD = """
 import sys
 import numpy as np
 from clusterenv import make_vec
-from clusterenv.launchers.join import JoinLauncher
-from clusterenv.node import joining
-import tests.node.worlds, pathlib, subprocess
+from tests.node.by_hand import start_nodes_by_hand
+from tests.node.worlds import COUNTING
 
-folder = pathlib.Path(sys.argv[1])
-
-class ByHand(JoinLauncher):
-    def start(self, job):
-        (folder / "node.key").touch(0o600)
-        (folder / "node.key").write_text(job.keys)
-        log = open(folder / "node.log", "wb")
-        words = job.command(str(folder / "node.key"), 0)
-        subprocess.Popen([sys.executable, *words[1:]], stdout=log, stderr=log, start_new_session=True)
-
-joining.launcher_for = ByHand
-envs = make_vec(tests.node.worlds.COUNTING, 2, cluster="join:nodes=1,workers=2,bind=127.0.0.1,silence_s=3")
+start_nodes_by_hand(sys.argv[1])
+envs = make_vec(COUNTING, 2, cluster="join:nodes=1,workers=2,bind=127.0.0.1,silence_s=3")
 envs.reset(seed=0)
 envs.step(np.zeros(2, int))
 print(*envs.worker_pids(), flush=True)

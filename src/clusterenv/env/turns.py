@@ -69,11 +69,9 @@ class Turns:
             raise ConfigError(
                 f"this {self._name} is used by two threads at once. Use one thread, or a lock of your own."
             )
-        try:
-            self._refuse_if_closed()  # again: another thread may have closed it before it could see us
-        except ClosedEnvironmentError:
+        if self.closed:  # by another thread, before it could see us
             self._turn.clear()
-            raise
+            self._refuse_if_closed()
 
     def _refuse_if_closed(self) -> None:
         if self.closed:
@@ -103,8 +101,10 @@ class Turns:
     def _used_elsewhere(self) -> bool:
         """Whether another thread is in a call."""
         holder = self._turn.get("of")
-        tops = {thread: top for thread, top in sys._current_frames().items() if thread != threading.get_ident()}
-        return holder is not None and any(_is_below(top, holder[0]) for top in tops.values())
+        if holder is None:
+            return False
+        tops = [top for thread, top in sys._current_frames().items() if thread != threading.get_ident()]
+        return any(_is_below(top, holder[0]) for top in tops)
 
     def _take(self, frame: FrameType) -> bool:
         """Take the turn for the function that runs in this frame, if nobody has it."""

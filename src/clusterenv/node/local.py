@@ -242,7 +242,8 @@ class LocalNode(Here):
         while any(handle.reply is None and not handle.lost for handle in handles.values()):
             self._go_on_waiting()
             for handle in handles.values():
-                handle.push()
+                if not handle.bound:
+                    handle.push()
             left = None if end is None else end - time.monotonic()
             ready = poll.poll(1000 * (LISTEN_S if left is None else min(LISTEN_S, max(0.0, left))))
             if not ready and left is not None and left <= 0:
