@@ -11,7 +11,8 @@ from torch import nn
 
 from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.config import ReplayConfig
-from clusterenv.learners.replay.updater import Drawn, Learned, ReplayUpdater, follow, on_device
+from clusterenv.learners.replay.updater import ReplayUpdater, follow, on_device
+from clusterenv.metrics import keys
 from tests.learners.replay.kit import batch_of
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Kept:
 class Sums(ReplayUpdater[ReplayConfig, nn.Linear]):
     """Learns one weight."""
 
+    told = (keys.POLICY_LOSS,)
+
     def __init__(self, config: ReplayConfig) -> None:
         network = nn.Linear(1, 1)
         self.kept = Kept()
@@ -68,12 +71,12 @@ class Sums(ReplayUpdater[ReplayConfig, nn.Linear]):
         self.kept.items.extend(batch.reward[:, 0].tolist())
         return len(batch.reward)
 
-    def learn(self, sample: Drawn, left: float) -> Learned:
+    def gradient_step(self, data: Any, weights: torch.Tensor, *more: Any) -> tuple[torch.Tensor, torch.Tensor]:
         self.optimizer.zero_grad()
-        loss = (sample.weights * self.network(sample.data.value[:, None]).squeeze(-1)).mean()
+        loss = (weights * self.network(data.value[:, None]).squeeze(-1)).mean()
         loss.backward()
         self.optimizer.step()
-        return Learned({"losses/policy_loss": float(loss.detach())}, np.arange(len(sample.ids)) + 0.5)
+        return loss.detach()[None], torch.arange(len(weights)) + 0.5
 
 
 def updater(**changes: Any) -> Sums:

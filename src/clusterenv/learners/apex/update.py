@@ -13,16 +13,16 @@ from clusterenv.learners.common import trees
 from clusterenv.learners.common.networks import QNetwork
 from clusterenv.learners.replay.q_learning import q_network_for
 from clusterenv.learners.replay.transitions import TransitionReplay
-from clusterenv.learners.replay.updater import Learned, ReplayUpdater
+from clusterenv.learners.replay.updater import ReplayUpdater
 from clusterenv.metrics import keys
 from clusterenv.policy.categorical import values_at
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from gymnasium import Space
+    from torch import Tensor
 
     from clusterenv.env.batch import Batch
-    from clusterenv.learners.replay.updater import Drawn
 
     Array = npt.NDArray[Any]
 
@@ -31,6 +31,7 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
     """The network, its target, the memory, and what one sample does to them."""
 
     memory: TransitionReplay
+    told = (keys.TD_LOSS, keys.TD_ERROR, keys.Q_MEAN, keys.GRAD_NORM)
 
     def __init__(self, config: ApeXConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = q_network_for(config, observation_space, action_space)
@@ -65,30 +66,22 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
         best: Array = self.network(obs)[0].max(-1).values.cpu().numpy()
         return best
 
-    def learn(self, sample: Drawn, left: float) -> Learned:
-        """One gradient step; the priorities are the sizes of the errors before it."""
+    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+        """One step; what surprised are the errors before it."""
         config, network = self.config, self.network
-        self.anneal(left)
-        obs, action, reward, discount, next_obs = sample.data
+        obs, action, reward, discount, next_obs = data
         with torch.no_grad():
             following = bootstrap(self.target(next_obs)[0], network(next_obs)[0] if config.double else None)
         q = network(obs)[0]
         error = td_error(q, action, reward, discount, following)
-        weights: Any = sample.weights
         loss = td_loss(error, weights)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
         self.optimizer.step()
         size = error.detach().abs()
-        metrics = {
-            keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
-            keys.TD_LOSS.name: loss.item(),
-            keys.TD_ERROR.name: size.mean().item(),
-            keys.Q_MEAN.name: q.detach().gather(-1, action.unsqueeze(-1)).mean().item(),
-            keys.GRAD_NORM.name: norm.item(),
-        }
-        return Learned(metrics, size.cpu().numpy() if config.prioritized else None)
+        taken = q.detach().gather(-1, action.unsqueeze(-1))
+        return torch.stack([loss.detach(), size.mean(), taken.mean(), norm]), size
 
 
 def _optimizer(config: ApeXConfig, network: QNetwork) -> torch.optim.Optimizer:

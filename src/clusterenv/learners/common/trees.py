@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def each(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The same tree, with `function` applied to every array.
+    """The same tree, with `function` applied to every array. A NamedTuple stays one.
 
     Example:
         >>> each(lambda array: array + 1, {"a": 1, "b": (2, 3)})
@@ -20,8 +20,28 @@ def each(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: each(function, value) for key, value in tree.items()}
     if isinstance(tree, tuple):
-        return tuple(each(function, value) for value in tree)
+        parts = (each(function, value) for value in tree)
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return function(tree)
+
+
+def pairwise(function: Callable[[Tensor, Tensor], object], tree: Any, other: Any) -> None:
+    """Call `function` for every array of a tree, with the array in the same place of another.
+
+    Example:
+        >>> pairwise(print, {"a": 1, "b": (2, 3)}, {"a": 4, "b": (5, 6)})
+        1 4
+        2 5
+        3 6
+    """
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            pairwise(function, value, other[key])
+    elif isinstance(tree, tuple):
+        for value, its in zip(tree, other, strict=True):
+            pairwise(function, value, its)
+    else:
+        function(tree, other)
 
 
 def rows(tree: Any) -> Any:

@@ -6,6 +6,7 @@ import abc
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common import checkpoint
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable, Mapping
 
-    from torch import Tensor, nn
+    from torch import nn
 
     from clusterenv.env.batch import Batch
     from clusterenv.learners.common.config import LearnerConfig
@@ -83,7 +84,11 @@ class Updater(abc.ABC, Generic[Config, Net]):
         """Set the learning rate for this share of the budget, and return by what it was multiplied."""
         left = left if self.config.anneal else 1.0
         for group in self.optimizer.param_groups:
-            group["lr"] = group.get("initial_lr", self.config.learning_rate) * left
+            rate = group.get("initial_lr", self.config.learning_rate) * left
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # in place: a recorded step reads this one
+            else:
+                group["lr"] = rate
         return left
 
     def weights(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from clusterenv.learners.r2d2.config import R2D2Config
 from clusterenv.learners.r2d2.loss import ends, first_priority, priority, sequence_loss, taken, targets
 from clusterenv.learners.replay.q_learning import q_network_for
 from clusterenv.learners.replay.sequences import SequenceReplay
-from clusterenv.learners.replay.updater import Learned, ReplayUpdater
+from clusterenv.learners.replay.updater import ReplayUpdater
 from clusterenv.metrics import keys
 from clusterenv.policy.categorical import values_at
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clusterenv.env.batch import Batch
-    from clusterenv.learners.replay.updater import Drawn
 
     Array = npt.NDArray[Any]
 
@@ -32,6 +31,7 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
     """The network, its target, Adam, the sequences, and what a sample of them does to the network."""
 
     memory: SequenceReplay
+    told = (keys.TD_LOSS, keys.TD_ERROR, keys.Q_MEAN, keys.GRAD_NORM)
 
     def __init__(self, config: R2D2Config, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = q_network_for(config, observation_space, action_space, lstm=config.lstm)
@@ -68,10 +68,9 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
         self.memory.update(ids[known], surprise[known])
         return len(ids)
 
-    def learn(self, sample: Drawn, left: float) -> Learned:
-        """One gradient step; the priorities are made of the errors before it."""
-        config, data = self.config, sample.data
-        self.anneal(left)
+    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+        """One step; what surprised is made of the errors before it."""
+        config = self.config
         q = unroll(self.network, data, config.burn_in)
         with torch.no_grad():
             target_q = unroll(self.target, data, config.burn_in)
@@ -81,21 +80,20 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
         aim = targets(
             q, target_q, reward, terminated, ended, gamma=config.gamma, n=config.n_step, epsilon=config.rescaling
         )
-        error = aim - taken(q[:-1], action)
-        weights: Any = sample.weights
+        predicted = taken(q[:-1], action)
+        error = aim - predicted
         loss = (weights * sequence_loss(error, mask)).mean()
         self.optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), config.max_grad_norm)
         self.optimizer.step()
-        metrics = {
-            keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
-            keys.TD_LOSS.name: loss.item(),
-            keys.TD_ERROR.name: error.detach()[mask].abs().mean().item(),
-            keys.Q_MEAN.name: taken(q[:-1], action).detach()[mask].mean().item(),
-            keys.GRAD_NORM.name: norm.item(),
-        }
-        return Learned(metrics, priority(error, mask, config.eta).cpu().numpy() if config.prioritized else None)
+        means = [_mean(part.detach(), mask) for part in (error.abs(), predicted)]
+        return torch.stack([loss.detach(), *means, norm]), priority(error, mask, config.eta)
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Of the values that are there. By their sum: how many there are, only the device need know."""
+    return values.masked_fill(~mask, 0.0).sum() / mask.sum()
 
 
 def unroll(network: QNetwork, sequences: Any, burn_in: int) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 
 from clusterenv.errors import ConfigError, WeightsCorrupt
 from clusterenv.learners.common import rewards, trees
+from clusterenv.learners.common.recorded import Recorded, recorded
 from clusterenv.learners.common.updater import Updater, under
 from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.config import ReplayConfig
@@ -101,9 +102,13 @@ class ReplayUpdater(Updater[Config, Net]):
         optimizer: of its parameters.
         memory: empty.
         followed: what the target network is a copy of, if it is only a part of the network.
+
+    Attributes:
+        told: what a gradient step tells, in the order in which it does.
     """
 
     takes_tensors: ClassVar[bool] = False
+    told: ClassVar[tuple[keys.Metric, ...]]
 
     def __init__(
         self,
@@ -120,14 +125,32 @@ class ReplayUpdater(Updater[Config, Net]):
         self.memory = memory
         self.limiter = RateLimiter(config.samples_per_insert, config.learning_starts, config.slack)
         self.updates = 0
+        self._step = recorded(self.gradient_step, optimizer, config.device, config.cuda_graphs)
 
     @abc.abstractmethod
     def insert(self, batch: Batch) -> int:
         """Put a batch of arrays, with the rewards to learn from, into the memory; returns how many items are new."""
 
     @abc.abstractmethod
+    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+        """Learn from a sample. It reads no number back from the device, so that a GPU need not wait.
+
+        Returns:
+            The numbers that `told` names, and how much each item surprised, [B], as it was before.
+        """
+
+    def inputs(self, sample: Drawn) -> tuple[Any, ...]:
+        """The arguments of a gradient step, each a tree of tensors on the learner's device."""
+        return sample.data, sample.weights
+
     def learn(self, sample: Drawn, left: float) -> Learned:
         """One gradient step. The sample's weights and data are tensors on the learner's device."""
+        left = self.anneal(left)
+        numbers, surprise = self._step(*self.inputs(sample))
+        # Together, because each look at a number of another device waits for that device.
+        metrics = {key.name: value for key, value in zip(self.told, numbers.tolist(), strict=True)}
+        metrics[keys.LEARNING_RATE.name] = self.config.learning_rate * left
+        return Learned(metrics, surprise.cpu().numpy() if self.config.prioritized else None)
 
     def learn_scale(self, batch: Batch) -> None:
         """Let the policy learn the scale of observations from a batch of arrays, if it is to."""
@@ -204,6 +227,8 @@ class ReplayUpdater(Updater[Config, Net]):
         super().restore(tensors)
         self.target.load_state_dict(under("target/", tensors))
         self.updates = int(tensors["updates"])
+        if isinstance(self._step, Recorded):
+            self._step.forget()
 
 
 class _OnDevice(NamedTuple):
@@ -219,8 +244,7 @@ def on_device(sample: Drawn, device: str) -> Drawn:
         made = torch.as_tensor(array)
         return (made.float() if made.dtype == torch.float64 else made).to(device, non_blocking=True)
 
-    data = type(sample.data)(*(trees.each(tensor, part) for part in sample.data))
-    return _OnDevice(sample.ids, tensor(sample.weights), data)
+    return _OnDevice(sample.ids, tensor(sample.weights), trees.each(tensor, sample.data))
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from clusterenv.learners.common import torch_distributions
 from clusterenv.learners.common.flat import clip_gradient, flatten
 from clusterenv.learners.common.updater import seeded
 from clusterenv.learners.replay.transitions import TransitionReplay
-from clusterenv.learners.replay.updater import Learned, ReplayUpdater
+from clusterenv.learners.replay.updater import ReplayUpdater
 from clusterenv.learners.sac.config import SACConfig
 from clusterenv.learners.sac.loss import actor_loss, critic_loss, soft_target, temperature_loss
 from clusterenv.learners.sac.networks import HIDDEN, SACNetwork, SquashedActor
@@ -31,6 +31,7 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
     """The networks, the target of the Q functions, Adam, the memory, and what one sample does to them."""
 
     memory: TransitionReplay
+    told = (keys.VALUE_LOSS, keys.POLICY_LOSS, keys.ENTROPY, keys.TEMPERATURE, keys.Q_MEAN, keys.GRAD_NORM)
 
     def __init__(self, config: SACConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = seeded(lambda: _network(config, observation_space, action_space), config.seed).to(config.device)
@@ -62,16 +63,21 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
         self.learn_scale(batch)
         return self.memory.add(batch)
 
-    def learn(self, sample: Drawn, left: float) -> Learned:
-        """One gradient step of everything at once: what each part learns from is constant to the others."""
-        self.anneal(left)
-        network, data = self.network, sample.data
+    def inputs(self, sample: Drawn) -> tuple[Any, ...]:
+        """The sample, and normal noise for the actions that are drawn in its next states and in its states."""
+        data, weights = super().inputs(sample)
+        noise = torch.randn(2, len(weights), self.network.actor.distribution.dims, generator=self._source)
+        return data, weights, noise.to(weights)
+
+    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+        """One step of everything at once: what each part learns from is constant to the others."""
+        network, (noise,) = self.network, more
         rows = network.actor.rows(data.obs)
         temperature = network.log_temperature.detach().exp()
-        aim = self._aim(data, temperature)
+        aim = self._aim(data, temperature, noise[0])
         q = network.critic(rows, data.action)
-        actions, logp = self._draw(network.actor.params(rows))
-        critic = critic_loss(q, aim, torch.as_tensor(sample.weights))
+        actions, logp = self._draw(network.actor.params(rows), noise[1])
+        critic = critic_loss(q, aim, weights)
         actor = actor_loss(network.critic(rows, actions, frozen=True), logp, temperature)
         total = critic + actor
         if self.config.temperature_rate:
@@ -80,24 +86,18 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
         total.backward()  # type: ignore[no-untyped-call]
         norm = torch.stack([clip_gradient(part, self.config.max_grad_norm) for part in self._parts]).norm()
         self.optimizer.step()
-        # Together, because each look at a number of another device waits for that device.
-        told = torch.stack([critic, actor, -logp.mean(), temperature, q.mean(), norm]).tolist()
-        named = (keys.VALUE_LOSS, keys.POLICY_LOSS, keys.ENTROPY, keys.TEMPERATURE, keys.Q_MEAN, keys.GRAD_NORM)
-        metrics = {key.name: value for key, value in zip(named, told, strict=True)}
-        metrics[keys.LEARNING_RATE.name] = self.optimizer.param_groups[0]["lr"]
-        surprise = (q.detach() - aim).abs().mean(0).cpu().numpy() if self.config.prioritized else None
-        return Learned(metrics, surprise)
+        numbers = torch.stack([critic, actor, -logp.mean(), temperature, q.mean(), norm]).detach()
+        return numbers, (q.detach() - aim).abs().mean(0)
 
     @torch.no_grad()
-    def _aim(self, data: Any, temperature: Tensor) -> Tensor:
+    def _aim(self, data: Any, temperature: Tensor, noise: Tensor) -> Tensor:
         """What the Q functions are to say."""
         rows = self.network.actor.rows(data.next_obs)
-        actions, logp = self._draw(self.network.actor.params(rows))
+        actions, logp = self._draw(self.network.actor.params(rows), noise)
         return soft_target(data.reward, data.discount, self.target(rows, actions), logp, temperature)
 
-    def _draw(self, params: Tensor) -> tuple[Tensor, Tensor]:
+    def _draw(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions and their log-density in units in which the bounds are -1 and 1."""
-        noise = torch.randn(len(params), params.shape[-1] // 2, generator=self._source).to(params)
         actions, logp = torch_distributions.draw(self.network.actor.distribution, params, noise)
         return actions, logp + self._log_volume
 
