@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterenv.learners.common.gae import advantages, next_values
+from clusterenv.learners.common.gae import advantages, next_values, normalized
 
 GAMMA, LAMBDA = 0.9, 0.8
 
@@ -146,3 +146,10 @@ def test_the_values_given_are_not_changed() -> None:
     value = column(5, 7)
     next_values(value, flags(0), flags(1), torch.tensor([50.0]), (torch.tensor([0]), torch.tensor([0])))
     assert value.flatten().tolist() == [5, 7]
+
+
+def test_advantages_are_normalised_also_when_there_is_one() -> None:
+    many = normalized(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert float(many.mean()) == pytest.approx(0, abs=1e-6)
+    assert float(many.std(correction=0)) == pytest.approx(1, abs=1e-6)
+    assert normalized(torch.tensor([5.0])).tolist() == [0]

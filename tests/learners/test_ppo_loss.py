@@ -11,7 +11,6 @@ from clusterenv.learners.ppo.loss import (
     Samples,
     drift,
     loss,
-    normalized,
     policy_loss,
     value_loss,
 )
@@ -61,13 +60,6 @@ def test_drift_is_nothing_for_the_same_policy_and_counts_what_left_the_clip() ->
     kl, share = drift(torch.log(torch.tensor([0.5, 0.45, 0.2])), logp, CLIP)
     assert float(kl) == pytest.approx((0.5 - math.log(1.5)) / 3, rel=1e-5)
     assert float(share) == pytest.approx(1 / 3)
-
-
-def test_advantages_are_normalised_also_when_there_is_one() -> None:
-    many = normalized(torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    assert float(many.mean()) == pytest.approx(0, abs=1e-6)
-    assert float(many.std(correction=0)) == pytest.approx(1, abs=1e-6)
-    assert normalized(torch.tensor([5.0])).tolist() == [0]
 
 
 def test_the_parts_are_put_together_with_their_weights() -> None:

@@ -155,9 +155,10 @@ def test_how_it_introduces_itself(hub: Hub, keys: RunKeys, tmp_path: pathlib.Pat
 def test_a_refusal_is_shown_and_is_no_crash(hub: Hub, keys: RunKeys, tmp_path: pathlib.Path) -> None:
     with node(tmp_path, keys.node, hub.port) as process:
         peer, _ = hello_of(hub)
-        tell(hub, peer, m.Refuse(reason="all 2 nodes are there already"))
+        tell(hub, peer, m.Refuse(reason="all 2 nodes\x1b[2J are there\x07 already"))
         code, said = ended(process)
     assert code == NOT_STARTED
+    # Nothing of a head's words steers the terminal of whoever started the node.
     assert "LaunchError: the head refused this node: all 2 nodes are there already" in said
     assert "Traceback" not in said
 

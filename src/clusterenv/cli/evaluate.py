@@ -187,7 +187,8 @@ def _load(path: str) -> Trained:
     checkpoint = Checkpoints(folder.checkpoints).load()
     if checkpoint is None:
         raise ConfigError(
-            f"{path} has no checkpoint to evaluate. A run saves one now and then and at its end; wait for it."
+            f"{path} has no checkpoint to evaluate. A run saves one now and then and at its end: wait for it, or "
+            "start it again if it was killed before."
         )
     # Where it was trained is no matter here.
     return Trained(folder.path.name, entry, replace(config, device="cpu"), checkpoint)

@@ -30,6 +30,7 @@ import gymnasium
 from clusterenv._version import __version__
 from clusterenv.config import usable_cores
 from clusterenv.errors import ConfigError, GivenUp, LaunchError, named, words_of
+from clusterenv.launchers.tail import shown
 from clusterenv.node.forkserver import ENGINE_SIGNALS
 from clusterenv.node.service import Service
 from clusterenv.transport.sockets import Address, Link, reachable
@@ -291,7 +292,7 @@ class Member:
         message = m.decode_from_head(frames)
         if isinstance(message, m.Refuse):
             kind = GivenUp if self._welcome else LaunchError
-            raise kind(f"the head refused this node: {message.reason}")
+            raise kind(f"the head refused this node: {shown(message.reason)}")
         if isinstance(message, m.Welcome):
             if message.epoch < self.epoch:
                 raise NoHead(

@@ -62,3 +62,8 @@ def advantages(
     for t in reversed(range(len(delta))):
         following = torch.addcmul(delta[t], keep[t], following, out=result[t])
     return result
+
+
+def normalized(advantage: Tensor) -> Tensor:
+    """Mean 0 and deviation 1, also for a single one."""
+    return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)

@@ -9,6 +9,7 @@ import torch
 
 from clusterenv.learners.common import divergence, torch_distributions, unrolls
 from clusterenv.learners.common.drift import drift_metrics, explained_variance
+from clusterenv.learners.common.gae import normalized
 from clusterenv.learners.common.networks import Network
 from clusterenv.learners.common.updater import Updater, under
 from clusterenv.learners.impact.buffer import CircularBuffer
@@ -100,9 +101,7 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         said = unrolls.read(network, batch)
         anchor = self._anchor(batch, said)
         aim = unrolls.corrected(config, batch, said, anchor.log_ratio)
-        advantage = aim.advantage
-        if config.normalize_advantage:
-            advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
+        advantage = normalized(aim.advantage) if config.normalize_advantage else aim.advantage
         moved = ratio(said.logp, batch.logp, anchor.logp, config.rho)
         policy = -surrogate(moved, advantage, config.clip).mean()
         critic = 0.5 * (said.value - aim.target).square().mean()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from clusterenv.learners.common import trees
+from clusterenv.learners.common.gae import normalized
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,11 +83,6 @@ def drift(logp: Tensor, behaviour_logp: Tensor, clip: float) -> tuple[Tensor, Te
     log_ratio = logp - behaviour_logp
     ratio = log_ratio.exp()
     return (ratio - 1.0 - log_ratio).mean(), ((ratio - 1.0).abs() > clip).float().mean()
-
-
-def normalized(advantage: Tensor) -> Tensor:
-    """Mean 0 and deviation 1, also for a single one."""
-    return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
 
 
 def loss(
