@@ -5,18 +5,22 @@ python -m benchmarks.soak --minutes 60
 A head for each cluster, in a process of its own, uses one batch in every way while workers and nodes are killed and
 stopped and environments raise, end their process and crash it (as in `benchmarks.chaos`). It works in pieces: each
 begins with a reset; after each the head looks at its own memory, descriptors, threads and shared memory, and hands its
-history to this process, which checks it. So neither the history nor the checker are in what is measured. Slopes are
-those of straight lines through the samples after the warm-up. A violation, a hang, or something left behind makes the
-program end with 1.
+history to this process, which checks it. So neither the history nor the checker are in what is measured. Memory is
+looked at three times: as the system sees it, which includes what was freed and is kept for later, as the C library
+counts what is in use, and as Python counts its objects. What leaks grows in one of the last two. Slopes are those of
+straight lines through the samples after the warm-up. A violation, a hang, or something left behind makes the program
+end with 1.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import json
+import math
 import os
 import pathlib
 import platform
@@ -57,7 +61,7 @@ WORKER_EVERY_S, WORKER_STOP_S = (3.0, 20.0), (0.05, 3.0)
 NODE_EVERY_S, NODE_STOP_S = (30.0, 120.0), (0.1, 12.0)
 END_S = 180.0
 SHOWN = 20
-HELD = ("memory_mb", "descriptors", "threads", "shared_memory")
+HELD = ("memory_mb", "in_use_mb", "objects", "descriptors", "threads", "shared_memory")
 # The head must not grow faster than this, in MB per hour.
 TARGET_MB_PER_H = 1.0
 
@@ -86,6 +90,36 @@ class Args:
     """used by the program itself: the cluster of one head, and the folder for its histories"""
 
 
+class _Malloc(ctypes.Structure):
+    """What the C library tells of its memory (mallinfo2), in bytes but for two counts."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keep",
+        )
+    )
+
+
+def in_use_mb() -> float:
+    """How much of the memory that was asked of the C library is in use, in all threads; NaN if it does not tell."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallinfo2"):
+        return math.nan
+    libc.mallinfo2.restype = _Malloc
+    told = libc.mallinfo2()
+    return float(told.uordblks + told.hblkhd) / 1e6
+
+
 def held() -> dict[str, float]:
     """What this process has: its own memory, descriptors, threads, and pieces of shared memory."""
     gc.collect()
@@ -93,6 +127,8 @@ def held() -> dict[str, float]:
         shared = {line.split(maxsplit=5)[4] for line in file if "/memfd:clusterenv" in line}
     return {
         "memory_mb": psutil.Process().memory_info().rss / 1e6,
+        "in_use_mb": in_use_mb(),
+        "objects": sys.getallocatedblocks(),
         "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # without the one that looks
         "threads": len(os.listdir("/proc/self/task")),  # also those that Python does not know: libzmq's
         "shared_memory": len(shared),
@@ -223,7 +259,7 @@ def summary(args: Args, found: dict[str, Any]) -> dict[str, Any]:
 def show(args: Args, heads: dict[str, dict[str, Any]]) -> Table:
     """One line per head."""
     titles = ("cluster", "transitions", "deeds", "marked losses", "given up", "violations")
-    table = Table(*titles, "memory MB/h (95 %)", "descriptors", "threads", "shared memory")
+    table = Table(*titles, "memory MB/h (95 %)", "in use MB/h", "objects/h", "descriptors", "threads", "shared memory")
     for cluster, found in heads.items():
         told, rows = summary(args, found), found["rows"]
         deeds = ", ".join(f"{count} x {deed}" for deed, count in found.get("end", {}).get("deeds", {}).items())
@@ -234,7 +270,9 @@ def show(args: Args, heads: dict[str, dict[str, Any]]) -> Table:
             cells.append(
                 f"{memory['per_hour']:+.2f} ± {memory['off']:.2f}, {memory['first']:.1f} to {memory['last']:.1f} MB"
             )
-            cells += [f"{told[name]['lowest']:.0f} to {told[name]['highest']:.0f}" for name in HELD[1:]]
+            cells.append(f"{told['in_use_mb']['per_hour']:+.2f} ± {told['in_use_mb']['off']:.2f}")
+            cells.append(f"{told['objects']['per_hour']:+.0f} ± {told['objects']['off']:.0f}")
+            cells += [f"{told[name]['lowest']:.0f} to {told[name]['highest']:.0f}" for name in HELD[3:]]
         table.add_row(cluster, *cells)
     return table
 

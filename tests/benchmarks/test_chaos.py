@@ -85,6 +85,16 @@ def test_a_soak_samples_and_checks_every_piece(tmp_path: pathlib.Path) -> None:
     assert all(sample["memory_mb"] > 1 and sample["descriptors"] > 1 for sample in head["samples"])
 
 
+def test_a_soak_tells_memory_in_use_from_memory_that_was_freed() -> None:
+    before = soak.held()
+    kept = [bytes(100_000) for _ in range(200)]
+    assert soak.held()["in_use_mb"] - before["in_use_mb"] >= 19.9, "20 MB are in use"
+    kept.clear()
+    assert soak.held()["in_use_mb"] - before["in_use_mb"] < 1.0
+    small = [object() for _ in range(10_000)]
+    assert soak.held()["objects"] - before["objects"] >= len(small)
+
+
 def test_rows_of_other_slots_are_found_in_a_soak(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = History.load
 
