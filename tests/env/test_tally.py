@@ -80,12 +80,12 @@ def test_workers_without_a_sample_have_no_part_in_the_effective_sample_size() ->
 
 def test_times_add_up_also_when_something_raises() -> None:
     tally = Tally()
-    tally.fragment(Fragment(0, env_s=0.5, policy_s=0.25))
-    tally.fragment(Fragment(0, env_s=0.5, policy_s=0.25))
+    tally.fragment(Fragment(0, env_s=0.5, policy_s=0.25, idle_s=0.125))
+    tally.fragment(Fragment(0, env_s=0.5, policy_s=0.25, idle_s=0.125))
     with pytest.raises(ZeroDivisionError), tally.time("encode"):
         raise ZeroDivisionError
     found = tally.summary()["time_s"]
-    assert (found["env"], found["policy"]) == (1.0, 0.5)
+    assert (found["env"], found["policy"], found["idle"]) == (1.0, 0.5, 0.25)
     assert found["encode"] > 0.0
     assert found["wait"] == found["estimate"] == 0.0
 

@@ -32,7 +32,7 @@ def stats(**changes: Any) -> dict[str, Any]:
         "publishes": 0,
         "sync_reasons": {},
         "weight_bytes": {"total": 0},
-        "time_s": {"env": 0.0, "policy": 0.0, "wait": 0.0},
+        "time_s": {"env": 0.0, "policy": 0.0, "idle": 0.0, "wait": 0.0},
         "restarts": 0,
         **changes,
     }
@@ -63,7 +63,7 @@ def test_the_first_interval_of_a_resumed_run_is_its_own() -> None:
     tracker = Tracker(workers=1, full_bytes=1)
     tracker.resume(steps=1000, seconds=100.0)
     tracker.take(batch(), waited_s=0.5)
-    values = tracker.metrics(stats(time_s={"env": 1.0, "policy": 0.5}), seconds=102.0)
+    values = tracker.metrics(stats(time_s={"idle": 0.5}), seconds=102.0)
     assert tracker.steps == 1004
     assert values["charts/SPS"] == 2
     assert values["cluster/learner_wait_fraction"] == 0.25
@@ -73,7 +73,7 @@ def test_the_first_interval_of_a_resumed_run_is_its_own() -> None:
 def test_every_name_is_known() -> None:
     tracker = Tracker(workers=2, full_bytes=1000)
     tracker.take(batch(returns=[1.0], lengths=[2], divergence=[0.1, 0.3]), waited_s=0.0)
-    for name in tracker.metrics(stats(sync_reasons={"age": 1}, publishes=1, time_s={"env": 1.0}), seconds=1.0):
+    for name in tracker.metrics(stats(sync_reasons={"age": 1}, publishes=1, time_s={"idle": 1.0}), seconds=1.0):
         keys.find(name)
 
 
@@ -144,9 +144,11 @@ def test_before_anything_happened_there_is_no_number() -> None:
 
 def test_how_long_workers_waited() -> None:
     tracker = Tracker(workers=2, full_bytes=1)
-    tracker.metrics(stats(time_s={"env": 1.0, "policy": 1.0}), seconds=10.0)
-    values = tracker.metrics(stats(time_s={"env": 3.0, "policy": 2.0}), seconds=12.0)
+    tracker.metrics(stats(time_s={"idle": 1.0}), seconds=10.0)
+    values = tracker.metrics(stats(time_s={"idle": 2.0}), seconds=12.0)
     assert values["cluster/worker_wait_fraction"] == pytest.approx(0.25)
+    values = tracker.metrics(stats(time_s={"idle": 9.0}), seconds=13.0)  # told late, of an interval before this one
+    assert values["cluster/worker_wait_fraction"] == 1.0
 
 
 def test_sending_more_than_always_is_a_negative_saving() -> None:

@@ -64,7 +64,7 @@ def test_what_cannot_travel_in_a_report_is_a_failure() -> None:
         (Reply([1, "a", None, 2.5], request=3), "call"),
         (Reply(None, request=3), "set_attr"),
         (Reply(Report(infos=[(4, {"a": 1})])), "reset"),
-        (Reply(Fragment(1, 5, [failure()], 0.5, 0.25)), "play"),
+        (Reply(Fragment(1, 5, [failure()], 0.5, 0.25, 0.125)), "play"),
         (Reply(failure=failure()), "reset"),
         (Reply(error="it went wrong"), "play"),
     ],
@@ -96,6 +96,7 @@ BAD_REPLIES: dict[str, tuple[Any, str]] = {
     "a number for a failure": (Reply(failure=5), "lend"),  # type: ignore[arg-type]
     "a number for an error": (Reply(error=5), "lend"),  # type: ignore[arg-type]
     "a fragment with text for a time": (Reply(Fragment(0, 1, [], "1")), "play"),  # type: ignore[arg-type]
+    "a fragment with text for its idle time": (Reply(Fragment(0, 1, idle_s="1")), "play"),  # type: ignore[arg-type]
     "a flag for a slot": (Reply(Report(infos=[(True, {})])), "reset"),
 }
 

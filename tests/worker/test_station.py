@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 import pytest
@@ -50,6 +51,19 @@ def test_detach_gives_the_memory_back() -> None:
         playing.station.detach()
         with pytest.raises(ConfigError, match="no policy is attached"):
             playing.play()
+
+
+def test_a_fragment_tells_how_long_there_was_nothing_to_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    with stage(Echo(), steps=4) as playing:
+        assert playing.play()[0].idle_s == 0.0, "before the first there was nothing to wait for"
+        now = 103.0
+        assert playing.play()[0].idle_s == 3.0
+        assert playing.play()[0].idle_s == 0.0
+        now = 200.0
+        playing.attach(4)
+        assert playing.play()[0].idle_s == 0.0, "the time before the policy came does not count"
 
 
 def test_other_memory_takes_the_place_of_the_first() -> None:

@@ -66,7 +66,7 @@ class Tally:
         self.weight_bytes: collections.Counter[str] = collections.Counter()
         self._lag, self._divergence = Histogram(LAG_BINS), Histogram(DIVERGENCE_BINS)
         self._ess_sum, self._ess_count, self._ess_least = 0.0, 0, 1.0
-        self._time_s = dict.fromkeys(("env", "policy", "wait", "encode", "estimate"), 0.0)
+        self._time_s = dict.fromkeys(("env", "policy", "idle", "wait", "encode", "estimate"), 0.0)
 
     @contextlib.contextmanager
     def time(self, what: str) -> Iterator[None]:
@@ -81,6 +81,7 @@ class Tally:
         """A fragment has arrived."""
         self._time_s["env"] += fragment.env_s
         self._time_s["policy"] += fragment.policy_s
+        self._time_s["idle"] += fragment.idle_s
 
     def batch(self, batch: Batch) -> None:
         """A batch goes to the learner."""

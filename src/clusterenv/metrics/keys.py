@@ -135,7 +135,7 @@ WORKERS_READY = Metric("cluster/workers_ready", "workers", "Workers that are ali
 WORKERS = Metric("cluster/workers", "workers", "Workers that the run asked for.")
 LEARNER_WAIT = Metric("cluster/learner_wait_fraction", "0-1", "Share of the interval that the learner waited for data.")
 WORKER_WAIT = Metric(
-    "cluster/worker_wait_fraction", "0-1", "Share of the workers' time spent neither in environments nor in the policy."
+    "cluster/worker_wait_fraction", "0-1", "Share of the workers' time in which they waited for the learner."
 )
 
 INFERENCE_BATCH = Metric("inference/batch_size", "rows", "Mean size of the inference batches of the interval.")

@@ -120,7 +120,7 @@ def _check_report(report: Report, slots: range) -> None:
 
 def _check_fragment(fragment: Fragment, slots: range) -> None:
     _check_failures(fragment.failures, slots)
-    whole, times = (fragment.buffer, fragment.steps), (fragment.env_s, fragment.policy_s)
+    whole, times = (fragment.buffer, fragment.steps), (fragment.env_s, fragment.policy_s, fragment.idle_s)
     if any(type(each) is not int for each in whole) or any(type(each) is not float for each in times):
         raise ProtocolError("a fragment came with other fields than a fragment has.")
     if fragment.steps < 0:

@@ -67,6 +67,7 @@ class Fragment:
         failures: environments that raised.
         env_s: time spent in the environments.
         policy_s: time spent in the policy.
+        idle_s: how long the worker had nothing to play before this, since the fragment before it.
     """
 
     buffer: int
@@ -74,6 +75,7 @@ class Fragment:
     failures: list[Failure] = field(default_factory=list)
     env_s: float = 0.0
     policy_s: float = 0.0
+    idle_s: float = 0.0
 
 
 class Actor:

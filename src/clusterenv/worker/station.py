@@ -6,6 +6,7 @@ answer alike.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class Station:
         # that stand at the beginning of an episode.
         self._stepped = np.zeros(len(block.slots), dtype=np.bool_)
         self._fresh = np.zeros(len(block.slots), dtype=np.bool_)
+        self._idle_since: float | None = None  # the end of the last fragment
 
     def note_step(self, rows: Sequence[int]) -> None:
         """Somebody else steps these rows."""
@@ -88,17 +90,20 @@ class Station:
     def play(self, buffer: int, switch: bool, afresh: bool) -> Fragment:
         """Play one fragment with the policy."""
         actor = self._attached()
+        idle_s = 0.0 if self._idle_since is None else time.perf_counter() - self._idle_since
         if self._stepped.any() or self._fresh.any():
             actor.forget(stepped=self._stepped.nonzero()[0], fresh=self._fresh.nonzero()[0])
             self._stepped[:] = self._fresh[:] = False
-        return actor.play(buffer, switch=switch, afresh=afresh)
+        fragment = actor.play(buffer, switch=switch, afresh=afresh)
+        fragment.idle_s, self._idle_since = idle_s, time.perf_counter()
+        return fragment
 
     def detach(self) -> None:
         """Let the policy and its memory go."""
         if self._actor is not None:
             # The next policy may find these rows as they are now.
             self._fresh |= self._actor.at_beginning() & ~self._stepped
-        self._actor = None
+        self._actor = self._idle_since = None
         memory = [*self._memory, *([self._fragments] if self._fragments else [])]
         self._memory, self._fragments = [], None
         for part in memory:

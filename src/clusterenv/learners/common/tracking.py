@@ -188,8 +188,8 @@ class Tracker:
         if passed > 0:
             values[keys.SPS.name] = (self.steps - self._steps_before) / passed
             values[keys.LEARNER_WAIT.name] = min(1.0, self._waited_s / passed)
-            if "env" in stats.get("time_s", {"env": 0.0}):  # workers tell it only if the policy acts there
-                values[keys.WORKER_WAIT.name] = max(0.0, 1.0 - self._worked_s(stats) / (passed * max(1, self.workers)))
+            if "idle" in stats.get("time_s", {"idle": 0.0}):  # workers tell it only if the policy acts there
+                values[keys.WORKER_WAIT.name] = min(1.0, self._idle_s(stats) / (passed * max(1, self.workers)))
         self._before, self._seconds_before, self._steps_before = dict(stats), seconds, self.steps
         self._waited_s = 0.0
         return {name: float(value) for name, value in values.items() if not math.isnan(value)}
@@ -230,10 +230,10 @@ class Tracker:
         counts = stats.get("sync_reasons", {})
         return {f"{keys.REASON_PREFIX}{reason}": count - before.get(reason, 0) for reason, count in counts.items()}
 
-    def _worked_s(self, stats: Mapping[str, Any]) -> float:
-        """The time that all workers together spent in environments and policies since the last call."""
+    def _idle_s(self, stats: Mapping[str, Any]) -> float:
+        """The time for which all workers together had nothing to play, as told since the last call."""
         now, before = stats.get("time_s", {}), self._before.get("time_s", {})
-        return float(sum(now.get(part, 0.0) - before.get(part, 0.0) for part in ("env", "policy")))
+        return float(now.get("idle", 0.0) - before.get("idle", 0.0))
 
 
 def _inference(told: Mapping[str, Any] | None) -> dict[str, float]:
