@@ -72,6 +72,18 @@ class Head:
         """Ctrl-C at its terminal: SIGINT to its process group."""
         os.killpg(self.process.pid, signal.SIGINT)
 
+    def interrupt_to_the_end(self) -> int:
+        """Ctrl-C until it has ended; how often that took.
+
+        Python drops an interrupt that falls into a destructor, and says so ("Exception ignored in"): once more is fine.
+        """
+        for presses in (1, 2):
+            self.interrupt()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(LIMIT_S)
+                return presses
+        raise AssertionError("two interrupts did not end it")
+
     def everybody_is_gone(self) -> None:
         """Wait until neither the script nor any child that was seen lives."""
         self.process.wait(LIMIT_S)
