@@ -149,6 +149,12 @@ def test_the_target_network_has_no_gradient_and_a_long_gradient_is_cut() -> None
         assert now.grad is None
 
 
+def test_the_published_optimiser_is_centred_and_has_the_published_numbers() -> None:
+    (group,) = updater(optimizer="rmsprop", learning_rate=6.25e-5).optimizer.param_groups
+    told = {name: group[name] for name in ("lr", "alpha", "eps", "momentum", "centered")}
+    assert told == {"lr": 6.25e-5, "alpha": 0.95, "eps": 1.5e-7, "momentum": 0, "centered": True}
+
+
 def test_observations_are_brought_to_the_scale_of_what_came_in() -> None:
     subject, batch = updater(normalize_observations=True), played()
     subject.insert(batch)

@@ -75,6 +75,21 @@ def test_no_more_workers_than_the_head_can_serve() -> None:
     assert any("more would wait" in reason for reason in plan.reasons)
 
 
+@pytest.mark.parametrize(("stepping_rate", "workers"), [(32.0, 40), (0.64, 64), (100.0, 13)])
+def test_environments_that_take_seconds_get_workers_enough_too(stepping_rate: float, workers: int) -> None:
+    slow = measured(
+        workers=64,
+        step_s=2.0,
+        worker_s={1: 1e4},
+        head_s={8: 0.3},
+        exchange_s={8: 0.1},
+        stepping_rate=stepping_rate,
+        weights_bytes=10**10,
+        link_bytes_s=1e6,
+    )
+    assert decide(slow).workers == workers  # the head infers 20 rows per second
+
+
 def test_a_small_gain_is_not_worth_it() -> None:
     rate = worker_rate_of(measured(), 16)
     close = measured(

@@ -144,6 +144,15 @@ def test_both_networks_start_from_the_stored_state_with_a_burn_in_of_their_own()
         assert apart.max() > 1e-5, "the stored state plays a part"
 
 
+def test_a_long_gradient_is_cut_and_the_optimiser_is_as_asked() -> None:
+    played = everything_but_pictures(max_grad_norm=1e-3, learning_rate=1e-8, adam_epsilon=0.25)
+    learned = played.updater.learn(played.sample(), 1.0)
+    assert learned.metrics[keys.GRAD_NORM.name] > 0.01
+    grads = [parameter.grad for parameter in played.updater.network.parameters() if parameter.grad is not None]
+    assert torch.stack([grad.norm() for grad in grads]).norm() == pytest.approx(1e-3, rel=1e-3)
+    assert [group["eps"] for group in played.updater.optimizer.param_groups] == [0.25]
+
+
 def test_learning_brings_predictions_nearer_to_their_targets() -> None:
     played = everything_but_pictures(learning_rate=1e-2)
     sample = played.sample()

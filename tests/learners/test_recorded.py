@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +27,8 @@ from clusterenv.learners.sac.config import SACConfig
 from clusterenv.learners.sac.update import SACUpdater
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from clusterenv.learners.replay.updater import Drawn
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -150,3 +154,110 @@ def test_a_step_that_must_be_recorded_says_why_it_cannot() -> None:
         subject(value)
     with pytest.raises(ConfigError, match="an update cannot be recorded as a CUDA graph"):
         subject(value)
+
+
+class Graph:
+    """What was recorded: done at every `replay`, and never before."""
+
+    def __init__(self) -> None:
+        self.replay: Callable[[], None] = lambda: None
+
+
+class MadeUpGpu:
+    """Does at once what it is asked to, unless it is recorded: then it is done when that is played back.
+
+    Args:
+        refuses: it cannot be recorded.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, refuses: bool = False) -> None:
+        self.total, self.refuses = torch.zeros(2), refuses
+        self.graphs: list[Graph] = []
+        self._recording: Graph | None = None
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        for name in ("Stream", "current_stream"):
+            monkeypatch.setattr(torch.cuda, name, lambda device: stream)
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+        monkeypatch.setattr(torch.cuda, "graph", self._record)
+
+    @contextlib.contextmanager
+    def _record(self, graph: Graph, **_: Any) -> Iterator[None]:
+        self._recording = graph
+        try:
+            yield
+        finally:
+            self._recording = None
+        self.graphs.append(graph)
+
+    def add(self, parts: dict[str, Tensor], more: Tensor) -> tuple[Tensor, ...]:
+        """Add up everything that was ever given."""
+        total, told = self.total, torch.zeros(2)
+
+        def work() -> None:
+            total.add_(parts["a"]).add_(more)
+            told.copy_(total)
+
+        if self._recording is None:
+            work()
+        elif self.refuses:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        else:
+            self._recording.replay = work
+        return (told,)
+
+
+def added(subject: Recorded, turns: range) -> list[float]:
+    return [subject({"a": torch.full((2,), float(turn))}, torch.ones(2))[0][0].item() for turn in turns]
+
+
+def test_every_call_is_done_once_with_its_own_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = MadeUpGpu(monkeypatch)
+    subject = Recorded(gpu.add, "cpu", must=True)
+    assert added(subject, range(3)) == [1, 3, 6]
+    assert not gpu.graphs
+    assert added(subject, range(3, 8)) == [10, 15, 21, 28, 36]
+    assert len(gpu.graphs) == 1
+
+
+def test_tensors_that_took_the_place_of_others_are_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = MadeUpGpu(monkeypatch)
+    subject = Recorded(gpu.add, "cpu", must=True)
+    added(subject, range(5))
+    gpu.total = torch.full((2,), 100.0)
+    subject.forget()
+    assert added(subject, range(3)) == [101, 103, 106]
+    assert len(gpu.graphs) == 1  # what a first call sets up is set up again
+    assert added(subject, range(3, 6)) == [110, 115, 121]
+    assert len(gpu.graphs) == 2
+
+
+def test_what_cannot_be_recorded_is_done_as_it_is_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = MadeUpGpu(monkeypatch, refuses=True)
+    with caplog.at_level(logging.WARNING):
+        assert added(Recorded(gpu.add, "cpu", must=False), range(6)) == [1, 3, 6, 10, 15, 21]
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["updates are run without a CUDA graph"]
+    with pytest.raises(ConfigError, match="not permitted when stream is capturing"):
+        added(Recorded(gpu.add, "cpu", must=True), range(4))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_checkpoint_that_is_taken_in_is_recorded_anew(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, subject = MadeUpGpu(monkeypatch), updater(name, "auto", "cpu")
+    subject._step = Recorded(gpu.add, "cpu", must=True)
+    added(subject._step, range(4))
+    subject.restore(subject.tensors())
+    added(subject._step, range(4))
+    assert len(gpu.graphs) == 2
+
+
+def test_a_learning_rate_that_is_read_from_the_device_is_changed_in_place() -> None:
+    subject = updater("sac", "off", "cpu")
+    rates = [torch.tensor(group["lr"]) for group in subject.optimizer.param_groups]
+    for group, rate in zip(subject.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    subject.anneal(0.5)
+    assert all(group["lr"] is rate for group, rate in zip(subject.optimizer.param_groups, rates, strict=True))
+    assert [rate.item() for rate in rates] == pytest.approx([1.5e-4, 5e-4, 5e-4])

@@ -224,3 +224,13 @@ def test_only_a_memory_like_it_takes_it(tmp_path: pathlib.Path) -> None:
         sequences().load(tmp_path)
     with pytest.raises(ConfigError, match="steps=30, and this one has steps=20"):
         transitions(capacity=60).load(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"length": 5}, {"burn_in": 2}, {"overlap": 1}])
+def test_sequences_of_another_form_are_not_taken(changes: dict[str, int], tmp_path: pathlib.Path) -> None:
+    replay = sequences()
+    replay.add(World(SLOTS).play(20, [0, 1, 2]))
+    replay.save(tmp_path)
+    ((name, value),) = changes.items()
+    with pytest.raises(ConfigError, match=f"and this one has {name}={value}"):
+        sequences(**changes).load(tmp_path)

@@ -119,6 +119,17 @@ def test_each_frame_is_kept_once() -> None:
     assert replays[1].nbytes == pytest.approx(1000 * 84 * 84 * DEPTH, rel=0.02)
 
 
+def test_stacks_that_episodes_begin_with_go_with_their_steps() -> None:
+    world, shown = World(SLOTS, ends=0.3), Films(repeats=False)
+    replay = TransitionReplay(SPACE, ACTION, slots=SLOTS, capacity=40, stacked=True)
+    sizes = set()
+    for turn in range(40):
+        replay.add(shown.batch(world.play(10, [0, 1])))
+        if turn > 20:
+            sizes.add(replay.nbytes)
+    assert len(sizes) == 1
+
+
 def test_what_is_no_stack_is_refused() -> None:
     space = spaces.Box(0, 255, (DEPTH, 2, 3), np.uint8)
     replay = TransitionReplay(space, ACTION, slots=1, capacity=20, stacked=True)

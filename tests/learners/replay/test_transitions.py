@@ -170,6 +170,22 @@ def test_new_priorities_count_and_stale_ones_do_not() -> None:
     assert (replay.sample(100).ids == 7).all()
 
 
+def test_a_step_that_has_not_been_played_has_no_priority() -> None:
+    world = World(1, ends=0.0)
+    replay = replay_of(slots=1, capacity=10, prioritized=True, alpha=1.0, beta=1.0)
+    replay.add(world.play(10, [0]))
+    replay.update(np.arange(10), np.ones(10))
+    replay.update(np.array([15]), np.array([10.0**9]))  # 5 lies in its place
+    assert set(replay.sample(100).ids.tolist()) == set(range(10))
+
+
+def test_a_fragment_as_long_as_a_lane_leaves_nothing_of_the_one_before() -> None:
+    world, replay = World(1, ends=0.0), replay_of(slots=1, capacity=6, n_step=3, prioritized=True)
+    for turn in range(3):
+        replay.add(world.play(6, [0]))
+        assert set(replay.sample(100).ids.tolist()) == {6 * turn + k for k in range(4)}  # two have no three steps yet
+
+
 def test_without_priorities_all_are_drawn_alike() -> None:
     world = World(SLOTS, ends=0.1)
     replay = replay_of(capacity=30)

@@ -6,6 +6,7 @@ back. A network that is too large for a core runs faster on the head's device, w
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -213,7 +214,7 @@ def _enough_workers(measured: Measurements, rows: int) -> int:
     """Those that step as fast as the head infers."""
     of_one = measured.stepping_rate / measured.workers
     rate = rows / (measured.head_s[rows] + measured.exchange_s[rows])
-    return max(1, min(measured.workers, -(-int(rate) // max(1, int(of_one)))))
+    return max(1, min(measured.workers, math.ceil(rate / of_one)))
 
 
 def _time(seconds: float) -> str:
