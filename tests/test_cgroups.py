@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clusterenv import config
-from clusterenv.cgroups import cpu_limit
+from clusterenv.cgroups import cpu_limit, memory_left
 
 if TYPE_CHECKING:
     import pathlib
+    from collections.abc import Callable
 
 
-def limit_of(folder: pathlib.Path, own: str, files: dict[str, str]) -> float | None:
+def groups(folder: pathlib.Path, own: str, files: dict[str, str]) -> tuple[pathlib.Path, pathlib.Path]:
     for name, content in files.items():
         file = folder / "mounted" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content + "\n")
     (folder / "own").write_text(own)
-    return cpu_limit(folder / "mounted", folder / "own")
+    return folder / "mounted", folder / "own"
 
 
 @pytest.mark.parametrize(
@@ -46,11 +47,44 @@ def limit_of(folder: pathlib.Path, own: str, files: dict[str, str]) -> float | N
 def test_the_smallest_limit_of_all_groups_counts(
     own: str, files: dict[str, str], limit: float | None, tmp_path: pathlib.Path
 ) -> None:
-    assert limit_of(tmp_path, own, files) == limit
+    assert cpu_limit(*groups(tmp_path, own, files)) == limit
 
 
-def test_without_control_groups_there_is_no_limit(tmp_path: pathlib.Path) -> None:
-    assert cpu_limit(tmp_path / "none", tmp_path / "none either") is None
+@pytest.mark.parametrize(
+    ("own", "files", "left"),
+    [
+        ("0::/\n", {"memory.max": "1000", "memory.current": "300"}, 700),
+        ("0::/\n", {"memory.max": "1000", "memory.current": "300", "memory.stat": "file 9\ninactive_file 200"}, 900),
+        ("0::/\n", {"memory.max": "max", "memory.current": "300"}, None),
+        ("0::/\n", {"memory.max": "1000", "memory.current": "1200"}, 0),
+        ("0::/\n", {"memory.max": "1000"}, None),
+        ("0::/\n", {}, None),
+        (
+            "0::/pods/mine\n",
+            {"pods/memory.max": "1000", "pods/memory.current": "900", "pods/mine/memory.max": "max"},
+            100,
+        ),
+        (
+            "5:memory:/a\n4:cpu:/a\n",
+            {
+                "memory/a/memory.limit_in_bytes": "500",
+                "memory/a/memory.usage_in_bytes": "450",
+                "memory/a/memory.stat": "inactive_file 7\ntotal_inactive_file 30",
+            },
+            80,
+        ),
+        ("4:cpu:/a\n", {"cpu/a/memory.max": "1000", "cpu/a/memory.current": "300"}, None),
+    ],
+)
+def test_what_is_left_of_the_memory_is_that_of_the_tightest_group(
+    own: str, files: dict[str, str], left: int | None, tmp_path: pathlib.Path
+) -> None:
+    assert memory_left(*groups(tmp_path, own, files)) == left
+
+
+@pytest.mark.parametrize("ask", [cpu_limit, memory_left])
+def test_without_control_groups_there_is_no_limit(ask: Callable[..., Any], tmp_path: pathlib.Path) -> None:
+    assert ask(tmp_path / "none", tmp_path / "none either") is None
 
 
 @pytest.mark.parametrize(("limit", "cores"), [(None, 4), (0.2, 1), (1.5, 2), (3.0, 3), (64.0, 4)])

@@ -59,6 +59,11 @@ def test_the_mean_runs_over_what_all_reach() -> None:
     assert band.count == 2
 
 
+def test_runs_that_never_meet_have_no_mean() -> None:
+    with pytest.raises(ConfigError, match=r"begins at 2,000, .* has ended \(1,500\)"):
+        curves.band([curve([0, 1500], [0, 1]), curve([2000, 3000], [1, 2])])
+
+
 def test_the_interval_holds_the_mean_and_lies_within_the_curves() -> None:
     rows = [curve([0, 1], [level, level]) for level in (1.0, 2.0, 6.0)]
     band = curves.band(rows)
@@ -80,7 +85,7 @@ def test_equal_curves_have_no_spread_and_one_has_no_interval() -> None:
 
 def test_a_picture_and_the_last_values(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [make_run(tmp_path, 1), make_run(tmp_path, 2, value=3.0), make_run(tmp_path, 3, "never", value=0.5)]
-    for out in ("plot.png", "plot.svg"):
+    for out in ("plot.png", "plot.svg", "made/for/it.svg"):
         assert main(["plot", *runs, "--out", str(tmp_path / out)]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines == [

@@ -97,9 +97,18 @@ def _label(settings: dict[str, Any], differing: list[str]) -> str:
 
 
 def band(curves: Sequence[Curve], seed: int = 0) -> Band:
-    """The mean over runs, on points that all of them reach, with its bootstrap interval."""
+    """The mean over runs, on points that all of them reach, with its bootstrap interval.
+
+    Raises:
+        ConfigError: there are no such points.
+    """
     start, stop = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
-    x = np.linspace(start, max(start, stop), _POINTS)
+    if start > stop:
+        raise ConfigError(
+            f"one run begins at {start:,.0f}, where another of the same settings has ended ({stop:,.0f}): they have no "
+            "mean. Leave out the one that was stopped early."
+        )
+    x = np.linspace(start, stop, _POINTS)
     rows = np.stack([np.interp(x, curve.x, curve.y) for curve in curves])  # [runs, points]
     if len(curves) == 1:
         return Band(x, rows[0], None, None, 1)

@@ -69,4 +69,5 @@ def draw(bands: dict[str, Band], metric: keys.Metric, axis: str, out: str) -> No
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
+    pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)

@@ -76,6 +76,16 @@ def test_an_array_that_no_memory_holds_is_refused(places: int) -> None:
         disk.zeros((places,), np.dtype(np.float64), None)
 
 
+def test_a_container_may_have_less_than_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "memory_left", lambda: None)
+    machine = disk.free_memory()
+    assert machine is not None
+    monkeypatch.setattr(disk, "memory_left", lambda: 2**20)
+    assert disk.free_memory() == 2**20
+    monkeypatch.setattr(disk, "memory_left", lambda: 2**60)
+    assert disk.free_memory() == pytest.approx(machine, rel=0.2)
+
+
 @pytest.mark.parametrize("make", [transitions, sequences])
 def test_a_memory_that_would_only_fit_until_it_is_full_is_refused(make: Any) -> None:
     free = disk.free_memory()

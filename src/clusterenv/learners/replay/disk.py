@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clusterenv.cgroups import memory_left
 from clusterenv.errors import ConfigError, WeightsCorrupt
 
 if TYPE_CHECKING:
@@ -57,13 +58,14 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], folder: str | os.PathLik
 
 
 def free_memory() -> int | None:
-    """The bytes of memory that this machine can still give, or None if it does not tell."""
+    """The bytes of memory that this machine, or container, can still give, or None if it does not tell."""
     try:
         lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        return None
-    told = [line.split() for line in lines if line.startswith("MemAvailable:")]
-    return int(told[0][1]) * 1024 if told else None
+        lines = []
+    told = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    left = memory_left()
+    return min(told if left is None else [*told, left], default=None)
 
 
 def refuse_too_large(size: Callable[[int], int], *, slots: int, steps: int, free: int | None) -> None:
