@@ -509,6 +509,17 @@ def test_ppo_learns_a_little(make: Make) -> None:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_ppo_samples_bits_as_floats(make_here: Make) -> None:
+    from stable_baselines3 import PPO
+
+    envs = sb3(make_here, [lambda: SpaceEnv(spaces.Box(0, 1, (2,)), spaces.MultiBinary(3))] * 2)
+    model = PPO("MlpPolicy", envs, n_steps=8, batch_size=16, n_epochs=1, seed=1, device="cpu")
+    model.learn(total_timesteps=16)
+    assert model.num_timesteps == 16
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_ppo_learns_the_same_as_on_dummy_vec_env(make_local: Make) -> None:
     from stable_baselines3 import PPO
 
