@@ -13,7 +13,7 @@ from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from clusterenv import ClusterEnv
-from clusterenv.errors import ConfigError
+from clusterenv.errors import ActionError, ConfigError
 from tests.env.kit import ReusingEnv, SpaceEnv, WalkEnv, assert_same
 from tests.zoo import CountingEnv, counting, misbehave
 
@@ -258,6 +258,56 @@ def test_dict_observations(make: Make) -> None:
                 assert_same(dict(mine["terminal_observation"]), dict(reference["terminal_observation"]))
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,)))),
+        spaces.Dict(a=spaces.Discrete(3), b=spaces.Tuple((spaces.MultiBinary(2), spaces.Box(-1, 1, (1,))))),
+        spaces.Dict(a=spaces.Text(4), b=spaces.Discrete(2)),
+    ],
+    ids=["tuple", "dict", "text"],
+)
+def test_actions_of_several_parts_come_one_per_environment(make: Make, space: spaces.Space[Any]) -> None:
+    # Two environments and two parts: what is meant cannot be told by counting.
+    factories = [lambda: SpaceEnv(spaces.Discrete(3), space)] * 2
+    ours, theirs = sb3(make, factories), vec_env.DummyVecEnv(factories)
+    space.seed(3)
+    for envs in (ours, theirs):
+        envs.reset()
+    for _ in range(2):
+        actions = [space.sample() for _ in range(2)]
+        infos = [envs.step(actions)[3] for envs in (ours, theirs)]
+        assert all("got" in info for info in infos[0])
+        assert_same(*infos)
+
+
+def test_actions_of_a_dict_space_may_come_as_a_batch(make_here: Make) -> None:
+    space = spaces.Dict(a=spaces.Discrete(3))
+    envs = sb3(make_here, [lambda: SpaceEnv(spaces.Discrete(3), space)] * 2)
+    envs.reset()
+    batch, listed = envs.step({"a": np.array([1, 2])})[3], envs.step([{"a": 1}, {"a": 2}])[3]
+    assert batch == listed
+
+
+@pytest.mark.parametrize(
+    ("actions", "words"),
+    [
+        ([(1, [0.0])], "got 1 actions for 2 environments. Pass one action per environment"),
+        ([(1, [0.0]), (1,)], "an action does not have the structure of Tuple"),
+        ([(1, [0.0], 2), (1, [0.0], 2)], "an action does not have the structure of Tuple"),
+        ([3, 4], "an action does not have the structure of Tuple"),
+        ([(1, [0.0]), (7, [0.0])], "the action .*7.* in row 1 is out of range"),
+    ],
+)
+def test_actions_of_several_parts_that_do_not_fit(make_here: Make, actions: Any, words: str) -> None:
+    space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (1,))))
+    envs = sb3(make_here, [lambda: SpaceEnv(spaces.Discrete(3), space)] * 2)
+    envs.reset()
+    with pytest.raises(ActionError, match=words):
+        envs.step(actions)
+    envs.step([(1, [0.0]), (2, [0.5])])
+
+
 def test_observations_are_copies(make: Make) -> None:
     envs = sb3(make, counting(2))
     first = envs.reset()
@@ -348,6 +398,33 @@ def test_methods_by_index(make: Make) -> None:
     assert envs.env_method("double", 4, indices=2) == [8]
 
 
+def test_indices_are_those_of_a_list(make: Make) -> None:
+    envs = sb3(make, counting(3))
+    assert envs.get_attr("slot", indices=-1) == [2]
+    assert envs.get_attr("slot", indices=[0, -1]) == [0, 2]
+    assert envs.env_method("double", 4, indices=[-3]) == [8]
+    envs.set_attr("length", 4, indices=[-2])
+    assert envs.get_attr("length") == [10, 4, 10]
+    assert envs.env_is_wrapped(TimeLimit, indices=-1) == [False]
+    with pytest.raises(ConfigError, match="names slot -4"):
+        envs.get_attr("slot", indices=-4)
+
+
+def test_nobody_is_asked_where_no_index_is_given(make: Make) -> None:
+    envs = sb3(make, counting(2))
+    nobody = np.flatnonzero([False, False])
+    assert envs.get_attr("slot", indices=nobody) == []
+    assert envs.env_method("double", 4, indices=nobody) == []
+    assert envs.env_is_wrapped(TimeLimit, indices=[]) == []
+    envs.set_attr("length", 4, indices=nobody)
+    assert envs.get_attr("length") == [10, 10]
+
+
+def test_a_method_may_have_an_argument_called_name(make: Make) -> None:
+    envs = sb3(make, counting(2))
+    assert envs.env_method("has_wrapper_attr", name="slot") == [True, True]
+
+
 def test_has_attr_does_not_call(make: Make) -> None:
     envs = sb3(make, counting(2))
     assert envs.has_attr("slot")
@@ -428,6 +505,17 @@ def test_ppo_learns_a_little(make: Make) -> None:
     episodes = list(model.ep_info_buffer or ())
     assert len(episodes) > 4
     assert all(8 <= episode["r"] == episode["l"] <= 500 for episode in episodes)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_ppo_samples_bits_as_floats(make_here: Make) -> None:
+    from stable_baselines3 import PPO
+
+    envs = sb3(make_here, [lambda: SpaceEnv(spaces.Box(0, 1, (2,)), spaces.MultiBinary(3))] * 2)
+    model = PPO("MlpPolicy", envs, n_steps=8, batch_size=16, n_epochs=1, seed=1, device="cpu")
+    model.learn(total_timesteps=16)
+    assert model.num_timesteps == 16
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -105,6 +105,23 @@ def test_numbers_that_would_wrap_around_are_refused(make_here: Make, bad: Any) -
         envs.step(bad)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.bool_])
+def test_bits_may_be_floats(make: Make, dtype: Any) -> None:
+    space, bits = spaces.MultiBinary(3), np.array([[0, 1, 1], [1, 0, 0]], np.int8)
+    assert all(row in space for row in bits.astype(np.float32)), "what Gymnasium takes for an element"
+    envs = make([lambda: SpaceEnv(spaces.Discrete(3), space)] * 2)
+    envs.reset()
+    assert_same(envs.step(bits.astype(dtype))[4], envs.step(bits)[4])
+
+
+@pytest.mark.parametrize("bad", [0.5, 2.0, -1.0, np.nan, np.inf])
+def test_floats_that_are_no_bits_are_refused(make_here: Make, bad: float) -> None:
+    envs = make_here([lambda: SpaceEnv(spaces.Discrete(3), spaces.MultiBinary(2))] * 2)
+    envs.reset()
+    with pytest.raises(ActionError, match=r"in row 1 is out of range: the space allows 0 and 1"):
+        envs.step(np.array([[0.0, 1.0], [1.0, bad]]))
+
+
 def test_actions_arrive_as_sync_vector_env_hands_them_over(make: Make) -> None:
     action_space = spaces.Dict(
         {

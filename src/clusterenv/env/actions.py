@@ -41,7 +41,10 @@ class Actions:
         self._space, self._arena, self._skips_finished = space, arena, skips_finished
         self._arrays = arena.action
         self._in_arrays = spaces.leaves_of(space) is not None
-        self._checks = [_check_for(leaf) for leaf in spaces.array_spaces(space)] if self._in_arrays else []
+        leaves = spaces.array_spaces(space) if self._in_arrays else []
+        self._checks = [_check_for(leaf) for leaf in leaves]
+        # By Gymnasium's rule 1.0 is in a MultiBinary space but not in a Discrete one. Bernoulli policies sample floats.
+        self._floats = [isinstance(leaf, gym_spaces.MultiBinary) for leaf in leaves]
         self._everything = slice(None)
 
     def put(self, actions: Any, slots: npt.NDArray[np.intp] | None, count: int) -> list[Any] | None:
@@ -55,8 +58,8 @@ class Actions:
         rows = self._everything if slots is None else slots
         # Check every leaf before the first is stored: a refused batch must leave nothing behind.
         ready = [
-            self._checked(_as_array(part, array, count), array, rows, check)
-            for part, array, check in zip(parts, self._arrays, self._checks, strict=True)
+            self._checked(_as_array(part, array, count, floats=floats), array, rows, check)
+            for part, array, check, floats in zip(parts, self._arrays, self._checks, self._floats, strict=True)
         ]
         for array, values in zip(self._arrays, ready, strict=True):
             array[rows] = values
@@ -83,14 +86,14 @@ class Actions:
         return items
 
 
-def _as_array(part: Any, target: Array, count: int) -> Array:
+def _as_array(part: Any, target: Array, count: int, *, floats: bool) -> Array:
     shape = (count, *target.shape[1:])
     if type(part) is np.ndarray and part.dtype == target.dtype and part.shape == shape:
         return part
-    return _converted(part, target, shape)
+    return _converted(part, target, shape, floats=floats)
 
 
-def _converted(part: Any, target: Array, shape: tuple[int, ...]) -> Array:
+def _converted(part: Any, target: Array, shape: tuple[int, ...], *, floats: bool) -> Array:
     try:
         array = np.asarray(part)
     except Exception as error:  # a tensor on another device, one that needs a gradient, a ragged list
@@ -105,8 +108,8 @@ def _converted(part: Any, target: Array, shape: tuple[int, ...]) -> Array:
             f"{shape[0]} slots."
         )
     # A list of Python numbers becomes int64. Whether they fit is seen to by the check of their space.
-    whole = array.dtype.kind in "iu" and target.dtype.kind in "iu"
-    if not whole and not np.can_cast(array.dtype, target.dtype, "same_kind"):
+    checked = array.dtype.kind in ("iuf" if floats else "iu") and target.dtype.kind in "iu"
+    if not checked and not np.can_cast(array.dtype, target.dtype, "same_kind"):
         raise ActionError(f"the actions have dtype {array.dtype}, which cannot become the {target.dtype} of the space.")
     return array
 
@@ -116,7 +119,7 @@ def _check_for(space: Space[Any]) -> Callable[[Array], str | None]:
     if isinstance(space, gym_spaces.Discrete):
         return _range_check(int(space.start), int(space.start + space.n) - 1)
     if isinstance(space, gym_spaces.MultiBinary):
-        return _range_check(0, 1)
+        return _bit_check
     if isinstance(space, gym_spaces.MultiDiscrete):
         start = np.asarray(space.start if space.start is not None else 0)
         return _range_check(start, start + np.asarray(space.nvec) - 1)
@@ -150,6 +153,14 @@ def _range_check(low: Any, high: Any) -> Callable[[Array], str | None]:
         return f"the action {array[slot]!r} in row {slot} is out of range: the space allows {low} to {high}."
 
     return check
+
+
+def _bit_check(array: Array) -> str | None:
+    wrong = (array != 0) & (array != 1)  # NaN is neither
+    if not wrong.any():
+        return None
+    slot = int(np.argwhere(wrong)[0][0])
+    return f"the action {array[slot]!r} in row {slot} is out of range: the space allows 0 and 1."
 
 
 def _nan_check(array: Array) -> str | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.config import Inproc
-from clusterenv.env.checks import OptionsPerSlot
+from clusterenv.env.checks import OptionsPerSlot, call_name
 from clusterenv.env.infos import DIALECTS, infos_by_slot
 from clusterenv.env.turns import Pending
-from clusterenv.errors import ConfigError, ConfigTypeError
+from clusterenv.errors import ActionError, ConfigError, ConfigTypeError
 from clusterenv.worker.describe import WRAPPER_CLASSES, class_name
 
 try:
@@ -76,8 +78,11 @@ class Sb3VecEnv(VecEnv):
         super().set_options(options)
 
     def step_async(self, actions: Any) -> None:
-        """Send the actions."""
-        self.envs.step_async(actions)
+        """Send the actions, one per environment. A batch of them is taken too, but not for a Tuple space."""
+        by_env = isinstance(self.action_space, spaces.Tuple) or (
+            isinstance(self.action_space, spaces.Dict) and not isinstance(actions, Mapping)
+        )
+        self.envs.step_async(self._batched(actions) if by_env else actions)
 
     def step_wait(self) -> tuple[Any, Any, Any, list[Info]]:
         """Take the results."""
@@ -98,27 +103,27 @@ class Sb3VecEnv(VecEnv):
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Read an attribute."""
-        return list(self.envs.get_attr(attr_name, indices=self._slots(indices)))
+        return self._called(attr_name, indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Set an attribute to one value, which may itself be a list."""
         slots = self._slots(indices)
-        self.envs.set_attr(attr_name, [value] * len(slots), indices=slots)
+        if slots:
+            self.envs.set_attr(attr_name, [value] * len(slots), indices=slots)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
         """Call a method."""
-        return list(self.envs.call(method_name, *method_args, indices=self._slots(indices), **method_kwargs))
+        return self._called(method_name, indices, *method_args, **method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
         """Whether each environment is wrapped by this class, or by one that is derived from it."""
-        slots = self._slots(indices)
         if self.envs._whole_blocks:
             # Of an environment within a vectorised one we only get the text, which names its wrappers from the outside
             # in: <TimeLimit<OrderEnforcing<...>>>.
-            texts = self.envs.call("__str__", indices=slots)
+            texts = self._called("__str__", indices)
             return [wrapper_class.__name__ in re.split(r"[<>]+", text) for text in texts]
         wanted = class_name(wrapper_class)
-        return [wanted in names for names in self.envs.call(WRAPPER_CLASSES, indices=slots)]
+        return [wanted in names for names in self._called(WRAPPER_CLASSES, indices)]
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether every environment has this attribute; it is not read, so a method is not called."""
@@ -128,8 +133,31 @@ class Sb3VecEnv(VecEnv):
         """What each environment renders."""
         return list(self.envs.render() or ())
 
-    def _slots(self, indices: Any) -> list[int]:
-        return list(self._get_indices(indices))
+    def _slots(self, indices: Any) -> list[Any]:
+        """As the indices of a list: negative ones count from the end, and there may be none."""
+        count = self.num_envs
+        return [slot + count if slot in range(-count, 0) else slot for slot in self._get_indices(indices)]
+
+    def _called(self, name: str, indices: Any, /, *args: Any, **kwargs: Any) -> list[Any]:
+        # Not by `call`: a method of an environment may have an argument that is called `name`, too.
+        slots = self._slots(indices)
+        if not slots:
+            return []
+        with self.envs._turns:
+            self.envs._begin_call("call", call_name(name), args, kwargs, slots)
+            return list(self.envs._end_call(None))
+
+    def _batched(self, actions: Any) -> Any:
+        """The batch that is made of one action per environment, each of them of several parts."""
+        listed = list(actions)
+        if len(listed) != self.num_envs:
+            raise ActionError(
+                f"got {len(listed)} actions for {self.num_envs} environments. Pass one action per environment."
+            )
+        try:
+            return _turned(self.action_space, listed)
+        except (TypeError, ValueError, LookupError) as error:
+            raise ActionError(f"an action does not have the structure of {self.action_space}: {error!r}.") from error
 
     def _check_options(self, options: object) -> None:
         if not isinstance(options, (list, tuple)) or not all(isinstance(own, dict | None) for own in options):
@@ -160,6 +188,16 @@ class Sb3VecEnv(VecEnv):
             # The environments live in this process and hand over their own objects, which their next step may change.
             reported = copy.deepcopy(reported)
         return [reported.get(slot, []) for slot in range(self.num_envs)]
+
+
+def _turned(space: spaces.Space[Any], actions: list[Any]) -> Any:
+    """A list of actions with parts as parts with a list each."""
+    if isinstance(space, spaces.Tuple):
+        columns = list(zip(*actions, strict=True))
+        return tuple(_turned(part, list(column)) for part, column in zip(space.spaces, columns, strict=True))
+    if isinstance(space, spaces.Dict):
+        return {key: _turned(part, [action[key] for action in actions]) for key, part in space.spaces.items()}
+    return actions
 
 
 def _merged(infos: Iterable[Info]) -> Info:
