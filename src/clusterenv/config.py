@@ -15,8 +15,7 @@ from typing import Literal
 
 from clusterenv.amounts import parse_bytes
 from clusterenv.cgroups import cpu_limit
-from clusterenv.cluster_texts import parse_remote
-from clusterenv.clusters import KINDS, Remote
+from clusterenv.clusters import KINDS, Remote, parse_remote
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 
 # A worker is a process with its own interpreter, about 40 MB. More than this on one host is a slip of the pen.
