@@ -11,6 +11,7 @@ from gymnasium.error import NoAsyncCallError
 
 from clusterenv import WorkerLost
 from clusterenv.node.board import Board
+from clusterenv.node.exchange import Exchange
 from clusterenv.node.local import LocalNode
 from clusterenv.node.supervisor import Supervisor
 from clusterenv.transport.arena import Word
@@ -76,7 +77,7 @@ def said(envs: ClusterEnv, step: int, words: str) -> tuple[str, ...]:
     return tuple(f"slot {slot} step {step} {words}{slot}" for slot in range(envs.num_envs))
 
 
-ASKING = [(LocalNode, "_send_packed", 1), (LocalNode, "_send_packed", 2), (Board, "ask", 1)]
+ASKING = [(Exchange, "_send_packed", 1), (Exchange, "_send_packed", 2), (Board, "ask", 1)]
 
 
 @pytest.mark.parametrize("then", ["step_wait", "reset"])
