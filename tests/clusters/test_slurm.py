@@ -20,7 +20,7 @@ BAD_OPTIONS = {
     "two options": ("--mem=8G --uid=0", "without blanks"),
     "unicode": ("--comment=\u00e4", "without blanks"),
     "long": ("--comment=" + "x" * 600, "a long option"),
-    "98-a name": ("--job-name=me", "Leave it out"),
+    "a name": ("--job-name=me", "Leave it out"),
     "one of ours": ("--nodes=4", "Use nodes= in its place"),
     "the beginning of one of ours": ("--node=4", "Use nodes= in its place"),
     "the beginning of another": ("--out=/x", "Leave it out"),

@@ -139,7 +139,7 @@ def test_a_banner_and_a_talking_shell_do_no_harm(sshd: SshServer, node: StandIn)
         assert "welcome from a start file of the shell" in launcher.logs()[sshd.hosts[0]]
 
 
-# What can be wrong with a host: row 52 of the fault model, 103 of the bad inputs.
+# What can be wrong with a host.
 
 
 @pytest.mark.fault("F52")
