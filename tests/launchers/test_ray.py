@@ -17,7 +17,8 @@ from clusterenv.errors import ConfigError, LaunchError
 from clusterenv.launchers import ray as ray_module
 from clusterenv.launchers.choose import launcher_for
 from clusterenv.launchers.ray import RayLauncher, cpus_of
-from tests.launchers.kit import KEYS, LIMIT_S, StandIn
+from clusterenv.testing.contracts import KEYS, StandIn
+from tests.launchers.kit import LIMIT_S
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:

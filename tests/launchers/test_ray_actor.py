@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from typing import TYPE_CHECKING
 
 from clusterenv.launchers.ray_actor import NodeActor, OneJob
-from tests.launchers.kit import LIMIT_S, StandIn, wait_gone
+from tests.launchers.kit import LIMIT_S, wait_gone
 from tests.zoo import wait_until
+
+if TYPE_CHECKING:
+    from clusterenv.testing.contracts import StandIn
 
 
 def one_job(node: StandIn, do: str = "wait", program: str | None = None) -> OneJob:

@@ -11,7 +11,7 @@ import pytest
 
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.ray_driver import Driver, plan
-from tests.launchers.kit import KEYS
+from clusterenv.testing.contracts import KEYS
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ from clusterenv.launchers.slurm_words import (
     query_environment,
     submit_environment,
 )
-from tests.launchers.kit import KEYS, LIMIT_S
+from clusterenv.testing.contracts import KEYS
+from tests.launchers.kit import LIMIT_S
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from clusterenv.errors import ConfigError, LaunchError
 from clusterenv.launchers import ssh
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.ssh import SshLauncher
-from tests.launchers.kit import KEYS, LIMIT_S, StandIn, gone, wait_gone
+from clusterenv.testing.contracts import KEYS, StandIn
+from tests.launchers.kit import LIMIT_S, gone, wait_gone
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:
