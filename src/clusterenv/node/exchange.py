@@ -53,7 +53,7 @@ class Exchange:
 
     def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
         """As `post`, with memory that the worker maps: its layout is added to the arguments, its descriptor follows."""
-        waiting = list(messages)  # for the descriptor
+        waiting = list(messages)  # those that have not got the descriptor
         try:
             self.post({w: Message(m.name, (*m.arguments, memory.layout)) for w, m in messages.items()})
             while waiting:
@@ -62,7 +62,7 @@ class Exchange:
         except ResultError:  # before anything was sent
             raise
         except BaseException:
-            for worker in waiting:  # what comes next would be taken for the descriptor
+            for worker in waiting:  # it would take whatever comes next for the descriptor
                 self._workers.lose(worker, "the memory on its way to it was interrupted")
             raise
 
@@ -75,8 +75,8 @@ class Exchange:
     def deliver(self, worker: int, packed: bytes, command: Command) -> bool:
         """Send a worker a message; return whether it is still to be asked.
 
-        It is asked on the way if the message is too large for the socket: one that sleeps reads nothing. A small one
-        comes first, so that Ctrl-C in between leaves nobody awake who waits for it.
+        A message that is too large for the socket needs a worker that reads, so the worker is asked while it is sent.
+        Otherwise the caller asks afterwards: after Ctrl-C in between, no worker is awake and waits for a message.
         """
         before = self._workers.board.asked(worker)
         sent = self._send_packed(self._handles[worker], packed, lambda: self._workers.board.ask([worker], command))
@@ -84,7 +84,7 @@ class Exchange:
 
     def _send_packed(self, handle: WorkerHandle, packed: bytes, wake: Callable[[], None] = lambda: None) -> bool:
         try:
-            # It may be sending, too, what was given up or not yet fetched, and reads when we have taken that.
+            # The worker may itself be sending. It reads again only when we have taken what it sends.
             handle.channel.send_waking(packed, FRAME_S, wake, lambda: self._receive(handle))
         except (ChannelClosed, ChannelTimeout) as error:
             self._workers.gone(handle, str(error))
@@ -144,7 +144,7 @@ class Exchange:
         return self._take_replies(handles.values())
 
     def _take_replies(self, handles: Iterable[WorkerHandle]) -> dict[int, Reply]:
-        # Taken only now: an interrupt while others are waited for must not lose those that have arrived.
+        # Taken at the end: an interrupt while we wait for others must not lose replies that have arrived.
         taken = {}
         for handle in handles:
             if handle.reply is not None:

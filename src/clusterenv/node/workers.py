@@ -79,7 +79,7 @@ class Workers:
         build, authkey = self._builds[handle.worker], bytes(multiprocessing.current_process().authkey)
         setup = Setup(handle.worker, search_path(), self.spare_core, build, self._memory, authkey)
         try:
-            channel.send_later(pack(setup))  # a large one goes out while we wait: it reads when it has been forked
+            channel.send_later(pack(setup))  # what the socket does not hold goes out by `push`
         except ChannelClosed as error:
             self.gone(handle, f"it did not take its set-up: {error}")
 

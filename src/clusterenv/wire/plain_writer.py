@@ -113,7 +113,7 @@ class Writer:
         raise Unfit(_name_of(type(value)))
 
     def _items(self, items: Iterable[Any], depth: int, step: Callable[[int], str]) -> list[Any]:
-        """The items, written; `step` words the way to the item of an index."""
+        """The items, written; `step(index)` is what the path to a bad item shows, as in "[3]"."""
         written: list[Any] = []
         add, atoms, write = written.append, self._atoms, self.write
         try:
