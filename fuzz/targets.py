@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clusterenv.cluster_texts import parse_remote
-from clusterenv.clusters import Remote
+from clusterenv.clusters import Remote, parse_remote
 from clusterenv.config import parse_cluster
 from clusterenv.errors import ConfigError, ProtocolError, ResultError, WeightsCorrupt
 from clusterenv.launchers import slurm_words

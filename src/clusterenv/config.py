@@ -15,13 +15,12 @@ from typing import Literal
 
 from clusterenv.amounts import parse_bytes
 from clusterenv.cgroups import cpu_limit
-from clusterenv.cluster_texts import parse_remote
-from clusterenv.clusters import KINDS, Remote
+from clusterenv.clusters import KINDS, Remote, parse_remote
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 
-# A worker is a process with its own interpreter, about 40 MB. More than this on one host is a slip of the pen.
+# A worker is a process with its own interpreter, about 40 MB. More than this on one host is taken for a typing error.
 MAX_WORKERS = 1024
-# A batch of a million environments would need minutes to build; a larger number is a slip of the pen too.
+# A batch of a million environments would need minutes to build; a larger number is taken for a typing error too.
 MAX_ENVS = 1_000_000
 
 CLUSTERS = ("inproc", "local", *KINDS)

@@ -1,4 +1,4 @@
-"""Bad arguments of a running batch (reliability.md 7 A, by row): a named error, and the batch is as good as before."""
+"""Bad arguments of a running batch: a named error, and the batch is as good as before."""
 
 from __future__ import annotations
 
@@ -64,98 +64,98 @@ class OnAnotherDevice:
 
 
 BAD_RESETS: dict[str, tuple[Use, type[Exception], str]] = {
-    "15-seed -1": (lambda envs: envs.reset(seed=-1), ConfigError, "seed=-1"),
-    "16-seeds too few": (lambda envs: envs.reset(seed=[1, 2]), ConfigError, "2 entries"),
-    "16-seeds too many": (lambda envs: envs.reset(seed=[1] * 5), ConfigError, "5 entries"),
-    "16-no seeds": (lambda envs: envs.reset(seed=[]), ConfigError, "0 entries"),
-    "16-one seed is negative": (lambda envs: envs.reset(seed=[1, 2, -3, 4]), ConfigError, "seed=-3"),
-    "16-one seed is a float": (lambda envs: envs.reset(seed=[1, 2.0, 3, 4]), ConfigTypeError, "seed=2.0"),  # type: ignore[list-item]
-    "17-seed 2**70": (lambda envs: envs.reset(seed=2**70), ConfigError, f"seed={2**70}"),
-    "17-seed 2**63": (lambda envs: envs.reset(seed=2**63), ConfigError, f"seed={2**63}"),
-    "17-seed a float": (lambda envs: envs.reset(seed=1.5), ConfigTypeError, "seed=1.5"),  # type: ignore[arg-type]
-    "17-seed a text": (lambda envs: envs.reset(seed="abc"), ConfigTypeError, "seed='abc'"),  # type: ignore[arg-type]
-    "17-seed True": (lambda envs: envs.reset(seed=True), ConfigTypeError, "seed=True"),
-    "17-seed an array without dimensions": (
+    "seed -1": (lambda envs: envs.reset(seed=-1), ConfigError, "seed=-1"),
+    "seeds too few": (lambda envs: envs.reset(seed=[1, 2]), ConfigError, "2 entries"),
+    "seeds too many": (lambda envs: envs.reset(seed=[1] * 5), ConfigError, "5 entries"),
+    "no seeds": (lambda envs: envs.reset(seed=[]), ConfigError, "0 entries"),
+    "one seed is negative": (lambda envs: envs.reset(seed=[1, 2, -3, 4]), ConfigError, "seed=-3"),
+    "one seed is a float": (lambda envs: envs.reset(seed=[1, 2.0, 3, 4]), ConfigTypeError, "seed=2.0"),  # type: ignore[list-item]
+    "seed 2**70": (lambda envs: envs.reset(seed=2**70), ConfigError, f"seed={2**70}"),
+    "seed 2**63": (lambda envs: envs.reset(seed=2**63), ConfigError, f"seed={2**63}"),
+    "seed a float": (lambda envs: envs.reset(seed=1.5), ConfigTypeError, "seed=1.5"),  # type: ignore[arg-type]
+    "seed a text": (lambda envs: envs.reset(seed="abc"), ConfigTypeError, "seed='abc'"),  # type: ignore[arg-type]
+    "seed True": (lambda envs: envs.reset(seed=True), ConfigTypeError, "seed=True"),
+    "seed an array without dimensions": (
         lambda envs: envs.reset(seed=np.array(3)),  # type: ignore[arg-type]
         ConfigTypeError,
         "seed=array(3)",
     ),
-    "17-seed a dictionary": (lambda envs: envs.reset(seed={0: 1}), ConfigTypeError, "seed={0: 1}"),  # type: ignore[arg-type]
-    "17-seed a generator": (lambda envs: envs.reset(seed=iter([1])), ConfigTypeError, "seed="),  # type: ignore[arg-type]
-    "18-options a list": (lambda envs: envs.reset(options=[1]), ConfigTypeError, "options=[1]"),  # type: ignore[arg-type]
-    "18-options a text": (lambda envs: envs.reset(options="hard"), ConfigTypeError, "options='hard'"),  # type: ignore[arg-type]
-    "19-mask too short": (masked(np.array([True])), ConfigError, "(1,)"),
-    "19-mask of two dimensions": (masked(np.ones((4, 1), bool)), ConfigError, "(4, 1)"),
-    "19-mask of ints": (masked(np.array([1, 0, 0, 1])), ConfigTypeError, "int64"),
-    "19-mask a list": (masked([True] * 4), ConfigTypeError, "list"),
-    "19-mask all false": (masked(np.zeros(4, bool)), ConfigError, "at least one True"),
-    "19-mask None": (masked(None), ConfigTypeError, "NoneType"),
-    "19-mask objects": (masked(np.array([True] * 4, object)), ConfigTypeError, "object"),
+    "seed a dictionary": (lambda envs: envs.reset(seed={0: 1}), ConfigTypeError, "seed={0: 1}"),  # type: ignore[arg-type]
+    "seed a generator": (lambda envs: envs.reset(seed=iter([1])), ConfigTypeError, "seed="),  # type: ignore[arg-type]
+    "options a list": (lambda envs: envs.reset(options=[1]), ConfigTypeError, "options=[1]"),  # type: ignore[arg-type]
+    "options a text": (lambda envs: envs.reset(options="hard"), ConfigTypeError, "options='hard'"),  # type: ignore[arg-type]
+    "mask too short": (masked(np.array([True])), ConfigError, "(1,)"),
+    "mask of two dimensions": (masked(np.ones((4, 1), bool)), ConfigError, "(4, 1)"),
+    "mask of ints": (masked(np.array([1, 0, 0, 1])), ConfigTypeError, "int64"),
+    "mask a list": (masked([True] * 4), ConfigTypeError, "list"),
+    "mask all false": (masked(np.zeros(4, bool)), ConfigError, "at least one True"),
+    "mask None": (masked(None), ConfigTypeError, "NoneType"),
+    "mask objects": (masked(np.array([True] * 4, object)), ConfigTypeError, "object"),
 }
 
 BAD_ACTIONS: dict[str, tuple[Any, str]] = {
-    "21-too few": ([1, 1, 1], r"\(3,\)"),
-    "21-too many": ([1] * 5, r"\(5,\)"),
-    "21-none": ([], r"\(0,\)"),
-    "21-a scalar": (1, r"\(\)"),
-    "21-two dimensions": (np.ones((4, 1), np.int64), r"\(4, 1\)"),
-    "21-None": (None, r"\(\)"),
-    "21-float": (np.ones(4), "float64"),
-    "21-float32": (np.ones(4, np.float32), "float32"),
-    "21-NaN": (np.full(4, NAN), "float64"),
-    "21-a list of floats": ([1.0, 1.0, 1.0, 0.5], "float64"),
-    "21-complex": (np.ones(4, complex), "complex128"),
-    "21-texts": (["1"] * 4, "<U1"),
-    "21-objects": (np.array([1, None, 1, 1]), "object"),
-    "21-out of bounds": ([1, 1, 3, 1], r"\b3\)? in row 2"),
-    "21-negative": ([1, -1, 1, 1], r"-1\)? in row 1"),
-    "21-far out": ([1, 2**62, 1, 1], rf"{2**62}\)? in row 1"),
-    "21-past int64": ([1, 2**63, 1, 1], "float64|uint64|object"),
-    "21-ragged": ([[1], [1, 2], 1, 1], "cannot be read as an array"),
-    "21-a generator": ((1 for _ in range(4)), r"\(\)"),
-    "21-a dictionary": ({0: 1}, r"\(\)"),
-    "21-a set": ({0, 1, 2}, r"\(\)"),
-    "21-another device": (OnAnotherDevice(), r"cpu\(\)"),
+    "too few": ([1, 1, 1], r"\(3,\)"),
+    "too many": ([1] * 5, r"\(5,\)"),
+    "none": ([], r"\(0,\)"),
+    "a scalar": (1, r"\(\)"),
+    "two dimensions": (np.ones((4, 1), np.int64), r"\(4, 1\)"),
+    "None": (None, r"\(\)"),
+    "float": (np.ones(4), "float64"),
+    "float32": (np.ones(4, np.float32), "float32"),
+    "NaN": (np.full(4, NAN), "float64"),
+    "a list of floats": ([1.0, 1.0, 1.0, 0.5], "float64"),
+    "complex": (np.ones(4, complex), "complex128"),
+    "texts": (["1"] * 4, "<U1"),
+    "objects": (np.array([1, None, 1, 1]), "object"),
+    "out of bounds": ([1, 1, 3, 1], r"\b3\)? in row 2"),
+    "negative": ([1, -1, 1, 1], r"-1\)? in row 1"),
+    "far out": ([1, 2**62, 1, 1], rf"{2**62}\)? in row 1"),
+    "past int64": ([1, 2**63, 1, 1], "float64|uint64|object"),
+    "ragged": ([[1], [1, 2], 1, 1], "cannot be read as an array"),
+    "a generator": ((1 for _ in range(4)), r"\(\)"),
+    "a dictionary": ({0: 1}, r"\(\)"),
+    "a set": ({0, 1, 2}, r"\(\)"),
+    "another device": (OnAnotherDevice(), r"cpu\(\)"),
 }
 
 BAD_NAMES: dict[str, tuple[Use, type[Exception], str]] = {
-    "25-call step": (lambda envs: envs.call("step", 1), ConfigError, "use `step` directly"),
-    "25-call reset": (lambda envs: envs.call("reset"), ConfigError, "use `reset` directly"),
-    "25-call close": (lambda envs: envs.call("close"), ConfigError, "use `close` directly"),
-    "25-call _setattr": (lambda envs: envs.call("_setattr"), ConfigError, "_setattr"),
-    "25-no such name": (lambda envs: envs.call("no_such_name"), AttributeError, "no_such_name"),
-    "25-no such private name": (lambda envs: envs.get_attr("_no_such_name"), AttributeError, "_no_such_name"),
-    "25-no such name to read": (lambda envs: envs.get_attr("no_such_name"), AttributeError, "no_such_name"),
-    "25-empty": (lambda envs: envs.call(""), ConfigTypeError, "name=''"),
-    "25-not a name": (lambda envs: envs.call("a b"), ConfigTypeError, "name='a b'"),
-    "25-a dotted name": (lambda envs: envs.call("unwrapped.slot"), ConfigTypeError, "name='unwrapped.slot'"),
-    "25-a number": (lambda envs: envs.call(5), ConfigTypeError, "name=5"),  # type: ignore[arg-type]
-    "25-wrong arguments": (lambda envs: envs.call("double"), TypeError, "value"),
-    "25-index too large": (lambda envs: envs.call("double", 1, indices=[4]), ConfigError, "slot 4"),
-    "25-index negative": (lambda envs: envs.call("double", 1, indices=-1), ConfigError, "slot -1"),
-    "25-index twice": (lambda envs: envs.call("double", 1, indices=[1, 1]), ConfigError, "[1, 1]"),
-    "25-index a float": (lambda envs: envs.call("double", 1, indices=1.0), ConfigTypeError, "indices=1.0"),
-    "25-indices ragged": (
+    "call step": (lambda envs: envs.call("step", 1), ConfigError, "use `step` directly"),
+    "call reset": (lambda envs: envs.call("reset"), ConfigError, "use `reset` directly"),
+    "call close": (lambda envs: envs.call("close"), ConfigError, "use `close` directly"),
+    "call _setattr": (lambda envs: envs.call("_setattr"), ConfigError, "_setattr"),
+    "no such name": (lambda envs: envs.call("no_such_name"), AttributeError, "no_such_name"),
+    "no such private name": (lambda envs: envs.get_attr("_no_such_name"), AttributeError, "_no_such_name"),
+    "no such name to read": (lambda envs: envs.get_attr("no_such_name"), AttributeError, "no_such_name"),
+    "empty": (lambda envs: envs.call(""), ConfigTypeError, "name=''"),
+    "not a name": (lambda envs: envs.call("a b"), ConfigTypeError, "name='a b'"),
+    "a dotted name": (lambda envs: envs.call("unwrapped.slot"), ConfigTypeError, "name='unwrapped.slot'"),
+    "a number": (lambda envs: envs.call(5), ConfigTypeError, "name=5"),  # type: ignore[arg-type]
+    "wrong arguments": (lambda envs: envs.call("double"), TypeError, "value"),
+    "index too large": (lambda envs: envs.call("double", 1, indices=[4]), ConfigError, "slot 4"),
+    "index negative": (lambda envs: envs.call("double", 1, indices=-1), ConfigError, "slot -1"),
+    "index twice": (lambda envs: envs.call("double", 1, indices=[1, 1]), ConfigError, "[1, 1]"),
+    "index a float": (lambda envs: envs.call("double", 1, indices=1.0), ConfigTypeError, "indices=1.0"),
+    "indices ragged": (
         lambda envs: envs.call("double", 1, indices=[[0], [0, 1]]),
         ConfigTypeError,
         "indices=[[0], [0, 1]]",
     ),
-    "25-no index": (lambda envs: envs.call("double", 1, indices=[]), ConfigTypeError, "indices=[]"),
-    "25-set_attr too few": (lambda envs: envs.set_attr("x", [1, 2]), ConfigError, "`2` values"),
-    "25-set_attr a bad name": (lambda envs: envs.set_attr("a b", 1), ConfigTypeError, "name='a b'"),
-    "25-set_attr step": (lambda envs: envs.set_attr("step", 1), ConfigError, "step"),
+    "no index": (lambda envs: envs.call("double", 1, indices=[]), ConfigTypeError, "indices=[]"),
+    "set_attr too few": (lambda envs: envs.set_attr("x", [1, 2]), ConfigError, "`2` values"),
+    "set_attr a bad name": (lambda envs: envs.set_attr("a b", 1), ConfigTypeError, "name='a b'"),
+    "set_attr step": (lambda envs: envs.set_attr("step", 1), ConfigError, "step"),
 }
 
 OUT_OF_ORDER: dict[str, tuple[Use, type[Exception], str]] = {
-    "23-step_wait": (lambda envs: envs.step_wait(), NoAsyncCallError, "step_async"),
-    "23-reset_wait": (lambda envs: envs.reset_wait(), NoAsyncCallError, "reset_async"),
-    "23-call_wait": (lambda envs: envs.call_wait(), NoAsyncCallError, "call_async"),
-    "23-recv": (lambda envs: envs.recv(), NoAsyncCallError, "send"),
-    "23-send no slots": (lambda envs: envs.send([], slots=[]), ConfigTypeError, "slots=[]"),
-    "23-send a slot twice": (lambda envs: envs.send([1, 1], slots=[2, 2]), ConfigError, "[2, 2]"),
-    "23-send a slot that is not there": (lambda envs: envs.send([1], slots=[4]), ConfigError, "slot 4"),
-    "23-send a float": (lambda envs: envs.send([1], slots=[0.0]), ConfigTypeError, "slots=[0.0]"),
-    "23-send too few actions": (lambda envs: envs.send([1], slots=[0, 1]), ActionError, "(1,)"),
+    "step_wait": (lambda envs: envs.step_wait(), NoAsyncCallError, "step_async"),
+    "reset_wait": (lambda envs: envs.reset_wait(), NoAsyncCallError, "reset_async"),
+    "call_wait": (lambda envs: envs.call_wait(), NoAsyncCallError, "call_async"),
+    "recv": (lambda envs: envs.recv(), NoAsyncCallError, "send"),
+    "send no slots": (lambda envs: envs.send([], slots=[]), ConfigTypeError, "slots=[]"),
+    "send a slot twice": (lambda envs: envs.send([1, 1], slots=[2, 2]), ConfigError, "[2, 2]"),
+    "send a slot that is not there": (lambda envs: envs.send([1], slots=[4]), ConfigError, "slot 4"),
+    "send a float": (lambda envs: envs.send([1], slots=[0.0]), ConfigTypeError, "slots=[0.0]"),
+    "send too few actions": (lambda envs: envs.send([1], slots=[0, 1]), ActionError, "(1,)"),
 }
 
 
@@ -186,12 +186,12 @@ def test_a_bad_call(envs: ClusterEnv, use: Use, kind: type[Exception], says: str
 
 
 GOOD_ACTIONS: dict[str, Any] = {
-    "21-a list": [0, 1, 2, 1],
-    "21-a tuple": (0, 1, 2, 1),
-    "21-int32": np.array([0, 1, 2, 1], np.int32),
-    "21-uint8": np.array([0, 1, 2, 1], np.uint8),
-    "21-non-contiguous": np.array([0, 9, 1, 9, 2, 9, 1, 9])[::2],
-    "21-numpy scalars": [np.int64(0), np.int64(1), np.int8(2), np.int64(1)],
+    "a list": [0, 1, 2, 1],
+    "a tuple": (0, 1, 2, 1),
+    "int32": np.array([0, 1, 2, 1], np.int32),
+    "uint8": np.array([0, 1, 2, 1], np.uint8),
+    "non-contiguous": np.array([0, 9, 1, 9, 2, 9, 1, 9])[::2],
+    "numpy scalars": [np.int64(0), np.int64(1), np.int8(2), np.int64(1)],
 }
 
 
@@ -415,7 +415,7 @@ def test_33_used_after_a_fork(cluster: str) -> None:
 @pytest.mark.parametrize(
     "use",
     [pickle.dumps, cloudpickle.dumps, copy.copy, copy.deepcopy],
-    ids=["34-pickle", "34-cloudpickle", "34-copy", "34-deepcopy"],
+    ids=["pickle", "cloudpickle", "copy", "deepcopy"],
 )
 def test_pickled_or_copied(envs: ClusterEnv, use: Callable[[Any], Any]) -> None:
     with pytest.raises(ConfigTypeError, match="make_vec"):

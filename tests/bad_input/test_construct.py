@@ -1,4 +1,4 @@
-"""Bad arguments of constructors (reliability.md 7 A, by row): a named error, and nothing is left or even started."""
+"""Bad arguments of constructors: a named error, and nothing is left or even started."""
 
 from __future__ import annotations
 
@@ -61,38 +61,38 @@ def blocks(factory: Any = CartPoleVectorEnv, num_envs: Any = 2, **kwargs: Any) -
 
 
 BEFORE_ANYTHING_STARTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "01-num_envs 0": (made(num_envs=0), ConfigError, "num_envs=0"),
-    "01-no env_fns": (built([]), ConfigError, "env_fns is empty"),
-    "01-num_envs 0 of blocks": (blocks(num_envs=0), ConfigError, "num_envs=0"),
-    "02-num_envs -1": (made(num_envs=-1), ConfigError, "num_envs=-1"),
-    "03-num_envs 2.5": (made(num_envs=2.5), ConfigTypeError, "num_envs=2.5"),
-    "03-num_envs text": (made(num_envs="4"), ConfigTypeError, "num_envs='4'"),
-    "03-num_envs None": (made(num_envs=None), ConfigTypeError, "num_envs=None"),
-    "03-num_envs NaN": (made(num_envs=float("nan")), ConfigTypeError, "num_envs=nan"),
-    "04-num_envs True": (made(num_envs=True), ConfigTypeError, "num_envs=True"),
-    "04-num_envs True of blocks": (blocks(num_envs=True), ConfigTypeError, "num_envs=True"),
-    "05-num_envs 10**9": (made(num_envs=10**9), ConfigError, "num_envs=1000000000"),
-    "05-num_envs 10**400": (made(num_envs=10**400), ConfigError, "num_envs=1"),
-    "07-unknown id": (made(id="CartPol-v1"), ConfigError, "Did you mean 'CartPole-v1'"),
-    "07-unknown version": (made(id="CartPole-v99"), ConfigError, "CartPole-v99"),
-    "07-nothing like it": (made(id="Xyzzy-v0"), ConfigError, "unknown environment id 'Xyzzy-v0'"),
-    "07-empty": (made(id=""), ConfigError, "''"),
-    "07-not a text": (made(id=7), ConfigTypeError, "id=7"),
-    "07-None": (made(id=None), ConfigTypeError, "id=None"),
-    "08-newline": (made(id="CartPole\n-v1"), ConfigError, "CartPole\\n-v1"),
-    "08-NUL": (made(id="CartPole\0-v1"), ConfigError, "CartPole\\x00-v1"),
-    "08-escape": (made(id="\x1b[31mCartPole-v1"), ConfigError, "\\x1b[31m"),
-    "09-ten megabytes": (made(id="x" * 10**7), ConfigError, "10000000 characters"),
-    "10-no such module": (made(id="no_such_module:Env-v0"), ConfigError, "no_such_module"),
-    "10-not a module": (made(id="a/b:Env-v0"), ConfigError, "a/b"),
-    "10-two colons": (made(id="os:path:Env-v0"), ConfigError, "os:path:Env-v0"),
-    "10-nothing before the colon": (made(id=":CartPole-v1"), ConfigError, ":CartPole-v1"),
-    "26-limits as a dictionary": (built(timeouts={"step_s": 5}), ConfigTypeError, "{'step_s': 5}"),
-    "26-limits as a number": (made(timeouts=5), ConfigTypeError, "timeouts=5"),
-    "26-limits as the class": (built(timeouts=Timeouts), ConfigTypeError, "timeouts=<class"),
-    "56-cluster": (made(cluster="locl:2"), ConfigError, "Did you mean 'local'"),
-    "56-cluster None": (built(cluster=None), ConfigTypeError, "cluster=None"),
-    "56-cluster of no workers": (blocks(cluster="local:0"), ConfigError, "local:0"),
+    "num_envs 0": (made(num_envs=0), ConfigError, "num_envs=0"),
+    "no env_fns": (built([]), ConfigError, "env_fns is empty"),
+    "num_envs 0 of blocks": (blocks(num_envs=0), ConfigError, "num_envs=0"),
+    "num_envs -1": (made(num_envs=-1), ConfigError, "num_envs=-1"),
+    "num_envs 2.5": (made(num_envs=2.5), ConfigTypeError, "num_envs=2.5"),
+    "num_envs text": (made(num_envs="4"), ConfigTypeError, "num_envs='4'"),
+    "num_envs None": (made(num_envs=None), ConfigTypeError, "num_envs=None"),
+    "num_envs NaN": (made(num_envs=float("nan")), ConfigTypeError, "num_envs=nan"),
+    "num_envs True": (made(num_envs=True), ConfigTypeError, "num_envs=True"),
+    "num_envs True of blocks": (blocks(num_envs=True), ConfigTypeError, "num_envs=True"),
+    "num_envs 10**9": (made(num_envs=10**9), ConfigError, "num_envs=1000000000"),
+    "num_envs 10**400": (made(num_envs=10**400), ConfigError, "num_envs=1"),
+    "unknown id": (made(id="CartPol-v1"), ConfigError, "Did you mean 'CartPole-v1'"),
+    "unknown version": (made(id="CartPole-v99"), ConfigError, "CartPole-v99"),
+    "nothing like it": (made(id="Xyzzy-v0"), ConfigError, "unknown environment id 'Xyzzy-v0'"),
+    "empty": (made(id=""), ConfigError, "''"),
+    "not a text": (made(id=7), ConfigTypeError, "id=7"),
+    "None": (made(id=None), ConfigTypeError, "id=None"),
+    "newline": (made(id="CartPole\n-v1"), ConfigError, "CartPole\\n-v1"),
+    "NUL": (made(id="CartPole\0-v1"), ConfigError, "CartPole\\x00-v1"),
+    "escape": (made(id="\x1b[31mCartPole-v1"), ConfigError, "\\x1b[31m"),
+    "ten megabytes": (made(id="x" * 10**7), ConfigError, "10000000 characters"),
+    "no such module": (made(id="no_such_module:Env-v0"), ConfigError, "no_such_module"),
+    "not a module": (made(id="a/b:Env-v0"), ConfigError, "a/b"),
+    "two colons": (made(id="os:path:Env-v0"), ConfigError, "os:path:Env-v0"),
+    "nothing before the colon": (made(id=":CartPole-v1"), ConfigError, ":CartPole-v1"),
+    "limits as a dictionary": (built(timeouts={"step_s": 5}), ConfigTypeError, "{'step_s': 5}"),
+    "limits as a number": (made(timeouts=5), ConfigTypeError, "timeouts=5"),
+    "limits as the class": (built(timeouts=Timeouts), ConfigTypeError, "timeouts=<class"),
+    "cluster": (made(cluster="locl:2"), ConfigError, "Did you mean 'local'"),
+    "cluster None": (built(cluster=None), ConfigTypeError, "cluster=None"),
+    "cluster of no workers": (blocks(cluster="local:0"), ConfigError, "local:0"),
     "on_loss": (made(on_loss="restrat"), ConfigError, "Did you mean 'restart'"),
     "on_loss None": (built(on_loss=None), ConfigError, "unknown on_loss 'None'"),
     "infos": (made(infos="gym"), ConfigError, "unknown infos dialect 'gym'"),
@@ -167,14 +167,14 @@ def test_10_a_module_that_cannot_be_imported(
 # From here on workers are started to find out, and must be gone afterwards (the leak check of every test sees to that).
 
 DIFFERENT: dict[str, tuple[list[Callable[[], Any]], str]] = {
-    "12-observation shape": ([SpacedEnv, lambda: SpacedEnv(spaces.Box(0, 1, (3,)))], "observation space of slot"),
-    "12-observation dtype": (
+    "observation shape": ([SpacedEnv, lambda: SpacedEnv(spaces.Box(0, 1, (3,)))], "observation space of slot"),
+    "observation dtype": (
         [SpacedEnv, lambda: SpacedEnv(spaces.Box(0.0, 1e6, (2,), np.float64))],
         "observation space of slot",
     ),
-    "12-observation bounds": ([SpacedEnv, lambda: SpacedEnv(spaces.Box(0, 2, (2,)))], "observation space of slot"),
-    "12-observation kind": ([SpacedEnv, lambda: SpacedEnv(spaces.Discrete(3))], "observation space of slot"),
-    "12-action": ([SpacedEnv, lambda: SpacedEnv(action_space=spaces.Discrete(4))], "action space of slot"),
+    "observation bounds": ([SpacedEnv, lambda: SpacedEnv(spaces.Box(0, 2, (2,)))], "observation space of slot"),
+    "observation kind": ([SpacedEnv, lambda: SpacedEnv(spaces.Discrete(3))], "observation space of slot"),
+    "action": ([SpacedEnv, lambda: SpacedEnv(action_space=spaces.Discrete(4))], "action space of slot"),
 }
 
 
@@ -197,12 +197,12 @@ def test_12_observations_that_may_differ_must_share_shape_and_dtype(cluster: str
 
 
 UNBATCHABLE: dict[str, spaces.Space[Any]] = {
-    "13-custom": Custom(),
-    "13-graph": spaces.Graph(spaces.Box(0, 1, (2,)), None),
-    "13-sequence": spaces.Sequence(spaces.Discrete(3)),
-    "13-text": spaces.Text(5),
-    "13-one of": spaces.OneOf([spaces.Discrete(2), spaces.Box(0, 1, (1,))]),
-    "13-nested": spaces.Dict(a=spaces.Text(3), b=spaces.Box(0, 1, (2,))),
+    "custom": Custom(),
+    "graph": spaces.Graph(spaces.Box(0, 1, (2,)), None),
+    "sequence": spaces.Sequence(spaces.Discrete(3)),
+    "text": spaces.Text(5),
+    "one of": spaces.OneOf([spaces.Discrete(2), spaces.Box(0, 1, (1,))]),
+    "nested": spaces.Dict(a=spaces.Text(3), b=spaces.Box(0, 1, (2,))),
 }
 
 

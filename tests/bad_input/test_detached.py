@@ -123,8 +123,8 @@ BAD_ATTACHES: dict[str, tuple[Use, type[Exception], str]] = {
         f"epoch={2**62 + 1} .* at most {2**62}",
     ),
     "state 5": (lambda envs: envs.attach(Odd(state=5)), ConfigError, "Odd.state is 5; it must be a tuple"),
-    "30-a list": (lambda envs: envs.attach(Odd(weights=lambda: [1])), ConfigTypeError, r"Odd.weights\(\) gave a list"),
-    "30-a list of a policy": (lambda envs: envs.attach(Own(weights=lambda: [1])), ConfigTypeError, "gave a list"),
+    "a list": (lambda envs: envs.attach(Odd(weights=lambda: [1])), ConfigTypeError, r"Odd.weights\(\) gave a list"),
+    "a list of a policy": (lambda envs: envs.attach(Own(weights=lambda: [1])), ConfigTypeError, "gave a list"),
     "other actions of a policy": (
         lambda envs: envs.attach(Own(distribution=Categorical(5))),
         ConfigError,
@@ -134,12 +134,12 @@ BAD_ATTACHES: dict[str, tuple[Use, type[Exception], str]] = {
     "sync unknown": (lambda envs: envs.attach(Echo(), sync="apps"), ConfigError, "Did you mean 'aps'"),
     "sync a class": (lambda envs: envs.attach(Echo(), sync=clusterenv.APS), ConfigTypeError, "must be a text such as"),  # type: ignore[arg-type]
     "sync a number": (lambda envs: envs.attach(Echo(), sync=0.05), ConfigTypeError, "sync=0.05"),  # type: ignore[arg-type]
-    "28-sync negative": (lambda envs: envs.attach(Echo(), sync="aps:-1"), ConfigError, "-1"),
-    "28-sync NaN": (lambda envs: envs.attach(Echo(), sync="aps:nan"), ConfigError, "aps:nan"),
+    "sync negative": (lambda envs: envs.attach(Echo(), sync="aps:-1"), ConfigError, "-1"),
+    "sync NaN": (lambda envs: envs.attach(Echo(), sync="aps:nan"), ConfigError, "aps:nan"),
     "encoding": (lambda envs: envs.attach(Echo(), encoding="bf16delta"), ConfigError, "Did you mean 'bf16-delta'"),
     "runtime": (lambda envs: envs.attach(Echo(), runtime="onx"), ConfigError, "Did you mean 'onnx'"),
-    "30-not finite": (lambda envs: envs.attach(Odd(slope=np.full(2, np.nan, np.float32))), WeightsError, "'slope'"),
-    "30-objects": (lambda envs: envs.attach(Odd(slope=np.array([None, 1]))), ConfigError, "slope|forward"),
+    "not finite": (lambda envs: envs.attach(Odd(slope=np.full(2, np.nan, np.float32))), WeightsError, "'slope'"),
+    "objects": (lambda envs: envs.attach(Odd(slope=np.array([None, 1]))), ConfigError, "slope|forward"),
     "cannot travel": (lambda envs: envs.attach(Locked()), ConfigError, "cannot travel to a worker: TypeError"),
     "other actions": (lambda envs: envs.attach(Linear(2, 3)), ConfigError, "does not fit the action space"),
     "other observations": (lambda envs: envs.attach(Linear(7)), ConfigError, "Linear.forward.* raised"),
@@ -201,7 +201,7 @@ def test_sizes_may_be_integers_of_numpy(envs: ClusterEnv) -> None:
 BAD_PUBLISHES: dict[str, tuple[Any, type[Exception], str]] = {
     "a text": ("policy", ConfigTypeError, "str is not a policy"),
     "a number": (5, ConfigTypeError, "int is not a policy"),
-    "32-another kind": (Linear(), WeightsError, "'matrix' was not there when the policy was attached"),
+    "another kind": (Linear(), WeightsError, "'matrix' was not there when the policy was attached"),
 }
 
 

@@ -11,6 +11,7 @@ from gymnasium.error import NoAsyncCallError
 
 from clusterenv import WorkerLost
 from clusterenv.node.board import Board
+from clusterenv.node.exchange import Exchange
 from clusterenv.node.local import LocalNode
 from clusterenv.node.supervisor import Supervisor
 from clusterenv.transport.arena import Word
@@ -76,7 +77,7 @@ def said(envs: ClusterEnv, step: int, words: str) -> tuple[str, ...]:
     return tuple(f"slot {slot} step {step} {words}{slot}" for slot in range(envs.num_envs))
 
 
-ASKING = [(LocalNode, "_send_packed", 1), (LocalNode, "_send_packed", 2), (Board, "ask", 1)]
+ASKING = [(Exchange, "_send_packed", 1), (Exchange, "_send_packed", 2), (Board, "ask", 1)]
 
 
 @pytest.mark.parametrize("then", ["step_wait", "reset"])
@@ -135,22 +136,15 @@ def test_when_some_have_answered_and_some_have_not(what: str, gate: Gate) -> Non
         assert envs.worker_pids() == pids, "nobody was lost"
 
 
-def test_in_a_call(gate: Gate) -> None:
+@pytest.mark.parametrize("waited_for", [False, True], ids=["given up", "waited for"])
+def test_in_a_call(gate: Gate, waited_for: bool) -> None:
     with batch([gate.env(slot, waits=-1) for slot in range(4)]) as envs:
         envs.reset(seed=1)
         with interrupted_when(gate.wait):
             envs.call("wait_at_gate", 7)
         gate.open()
-        goes_on(envs)
-
-
-def test_in_a_call_that_is_then_waited_for(gate: Gate) -> None:
-    with batch([gate.env(slot, waits=-1) for slot in range(4)]) as envs:
-        envs.reset(seed=1)
-        with interrupted_when(gate.wait):
-            envs.call("wait_at_gate", 7)
-        gate.open()
-        assert envs.call_wait() == (7, 7, 7, 7)
+        if waited_for:
+            assert envs.call_wait() == (7, 7, 7, 7)
         goes_on(envs)
 
 

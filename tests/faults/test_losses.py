@@ -210,7 +210,7 @@ def test_a_worker_may_be_lost_again_and_again_if_it_gets_anywhere_in_between() -
 def test_who_was_replaced_is_forgotten() -> None:
     with batch(counting(4)) as envs:
         envs.reset(seed=1)
-        supervisor = envs._engine.node._supervisor  # type: ignore[attr-defined]
+        supervisor = envs._engine.node._workers.supervisor  # type: ignore[attr-defined]
         for _ in range(2):
             kill(envs, 0)
             for _ in range(3):

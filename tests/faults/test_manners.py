@@ -1,4 +1,4 @@
-"""Environments with bad manners (reliability.md 7 B): what they do to their process stays in it."""
+"""Environments with bad manners: what they do to their process stays in it."""
 
 from __future__ import annotations
 

@@ -117,33 +117,14 @@ def test_an_answer_that_was_ready_when_its_worker_died_is_kept(tmp_path: pathlib
         assert rows(envs.recv(min_slots=2)) == {0: ([0, 1], True, True), 1: ([1, 0], True, True)}
 
 
-def test_a_dead_worker_is_noticed_though_another_keeps_the_head_busy(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(("fate", "limits"), [("kill", Timeouts()), ("hang", Timeouts(step_s=0.5))])
+def test_a_lost_worker_is_noticed_though_another_keeps_the_head_busy(
+    fate: str, limits: Timeouts, tmp_path: pathlib.Path
+) -> None:
     note = str(tmp_path / "note")
     fns = counting(2, length=10**9)
-    fns[0] = lambda: OnceEnv(0, "kill", note)
-    with batch(fns) as envs:
-        envs.reset(seed=1)
-        envs.send([1, 1])
-        seen: dict[int, Any] = {}
-        ended = threading.Event()
-        timer = threading.Timer(LIMIT_S, ended.set)
-        timer.start()
-        try:
-            while 0 not in seen and not ended.is_set():
-                seen = rows(envs.recv())
-                if 1 in seen:
-                    envs.send([1], slots=[1])
-        finally:
-            timer.cancel()
-            timer.join()
-        assert seen.get(0) == ([0, 0], True, True)
-
-
-def test_a_hung_worker_is_noticed_though_another_keeps_the_head_busy(tmp_path: pathlib.Path) -> None:
-    note = str(tmp_path / "note")
-    fns = counting(2, length=10**9)
-    fns[0] = lambda: OnceEnv(0, "hang", note)
-    with batch(fns, timeouts=Timeouts(step_s=0.5)) as envs:
+    fns[0] = lambda: OnceEnv(0, fate, note)
+    with batch(fns, timeouts=limits) as envs:
         envs.reset(seed=1)
         envs.send([1, 1])
         seen: dict[int, Any] = {}

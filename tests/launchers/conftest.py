@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.launchers.kit import StandIn, stand_in
+from clusterenv.testing.contracts import StandIn, make_stand_in
 from tests.services import SshServer, path_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(name="node")
 def _node(tmp_path: pathlib.Path) -> StandIn:
-    return stand_in(tmp_path)
+    return make_stand_in(tmp_path)
 
 
 @pytest.fixture(name="sshd")

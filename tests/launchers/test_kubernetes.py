@@ -24,8 +24,8 @@ from clusterenv.launchers import kubernetes as launcher_module
 from clusterenv.launchers import kubernetes_api, manifests
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.kubernetes import KubernetesLauncher
+from clusterenv.testing.contracts import KEYS
 from tests.launchers.fake_kubernetes import TOKEN, FakeKubernetes, ended, pod, served, waiting
-from tests.launchers.kit import KEYS
 from tests.zoo import quiet_port, wait_until
 
 if TYPE_CHECKING:

@@ -213,7 +213,7 @@ def test_logs_are_those_of_the_nodes(service: Service) -> None:
 HEAD = """
 import sys
 from clusterenv import make_vec
-from clusterenv.cluster_texts import parse_remote
+from clusterenv.clusters import parse_remote
 envs = make_vec("CartPole-v1", 2, cluster=parse_remote(sys.argv[1]))
 envs.reset(seed=0)
 print("ready", flush=True)

@@ -20,7 +20,7 @@ from clusterenv import __version__
 from clusterenv.cli.exits import USAGE
 from clusterenv.clusters import Kubernetes
 from clusterenv.launchers import manifests
-from tests.launchers.kit import KEYS
+from clusterenv.testing.contracts import KEYS
 
 ROOT = pathlib.Path(__file__).parents[2]
 RUN = "clusterenv-0123abcd"

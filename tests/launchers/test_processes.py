@@ -18,7 +18,8 @@ from clusterenv.errors import ConfigTypeError, LaunchError
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
 from clusterenv.launchers.processes import ProcessLauncher
-from tests.launchers.kit import KEYS, LIMIT_S, StandIn, gone, wait_gone
+from clusterenv.testing.contracts import KEYS, StandIn
+from tests.launchers.kit import LIMIT_S, gone, wait_gone
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:

@@ -1,16 +1,11 @@
-"""Nodes on Ray: what can be tried without Ray itself. The real thing is in test_ray_real.py."""
+"""Nodes on Ray: the launcher, with a driver of our own. The real thing is in test_ray_real.py."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import io
 import json
 import logging
-import os
-import pickle
-import queue
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,10 +15,10 @@ import pytest
 from clusterenv.clusters import Ray
 from clusterenv.errors import ConfigError, LaunchError
 from clusterenv.launchers import ray as ray_module
-from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
-from clusterenv.launchers.ray import Driver, NodeActor, OneJob, RayLauncher, cpus_of, plan
-from tests.launchers.kit import KEYS, LIMIT_S, StandIn, wait_gone
+from clusterenv.launchers.ray import RayLauncher, cpus_of
+from clusterenv.testing.contracts import KEYS, StandIn
+from tests.launchers.kit import LIMIT_S
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:
@@ -36,43 +31,8 @@ def _as_if_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
 
 
-# Where nodes are put.
-
-
-@pytest.mark.parametrize(
-    ("nodes", "cpus", "hosts", "strategy"),
-    [
-        (2, 4, [8.0, 4.0], "STRICT_SPREAD"),
-        (2, 4, [8.0, 2.0], "SPREAD"),
-        (2, 4, [4.0, 2.0], ""),
-        (2, 1, [2.0], "SPREAD"),
-        (1, 1, [], ""),
-        (3, 1, [0.0, 1.0, 2.0], "SPREAD"),
-        (2, 1, [1.5, 0.5], ""),
-    ],
-)
-def test_each_node_gets_a_host_of_its_own_if_there_are_enough(
-    nodes: int, cpus: int, hosts: list[float], strategy: str
-) -> None:
-    made = plan(nodes, cpus, hosts)
-    assert made.strategy == strategy
-    assert bool(made.words) == (strategy != "STRICT_SPREAD")
-
-
-def test_the_plan_says_what_was_asked_for_and_what_there_is() -> None:
-    assert plan(3, 4, [2.0, 8.0]).words == (
-        "3 nodes with 4 CPU each cannot be placed: Ray has 2 hosts with 8, 2 CPU. Ask for less, or add hosts to Ray."
-    )
-    assert plan(2, 4, [8.0]).words == "Ray has 1 host with 8 CPU: some hosts run several of the 2 nodes."
-    assert plan(1, 1, []).words.startswith("1 nodes with 1 CPU each cannot be placed: Ray has 0 hosts with no CPU.")
-    assert len(plan(4000, 2, [1.0] * 3000).words) < 300
-
-
 def test_as_many_cpus_are_set_aside_as_there_are_workers() -> None:
     assert [cpus_of(Ray()), cpus_of(Ray(workers=3)), cpus_of(Ray(workers=3, cpus=2))] == [1, 3, 2]
-
-
-# The launcher, with a driver of our own.
 
 
 def driven(monkeypatch: pytest.MonkeyPatch, does: str) -> None:
@@ -180,7 +140,7 @@ def test_a_driver_that_hangs_is_killed(
     node: StandIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     driven(monkeypatch, 'tell(phase="asking", problem="")\ntime.sleep(1000)')
-    monkeypatch.setattr(ray_module, "_END_S", 0.2)
+    monkeypatch.setattr(ray_module, "END_S", 0.2)
     with launched(node) as launcher:
         wait_until(lambda: "asking" in launcher.status(), LIMIT_S)
         launcher.close(0.1)
@@ -232,161 +192,3 @@ def test_without_ray_the_line_that_installs_it_is_told(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r'pip install "clusterenv\[ray\]"'):
         RayLauncher(Ray())
-
-
-# The actor, which knows nothing of Ray.
-
-
-def one_job(node: StandIn, do: str = "wait", program: str | None = None) -> OneJob:
-    job = node.job(do)
-    return OneJob(job.arguments, job.keys, node.program if program is None else program, 3)
-
-
-def test_a_job_travels_with_its_number_and_shows_no_keys(node: StandIn) -> None:
-    job = pickle.loads(pickle.dumps(one_job(node)))
-    assert job == one_job(node)
-    assert job.command("-", 0) == node.job().command("-", 3)
-    assert "canary" not in repr(job)
-
-
-def test_an_actor_runs_its_node_and_starts_it_again(node: StandIn) -> None:
-    actor = NodeActor(one_job(node))
-    (record,) = node.wait_for(1)
-    wait_until(lambda: "ready" in actor.look()["log"], LIMIT_S)
-    assert (actor.look()["state"], actor.look()["problem"]) == ("running", None)
-    os.kill(record["pid"], signal.SIGKILL)
-    wait_until(lambda: actor.look()["state"] == "ended", LIMIT_S)
-    assert "ended with signal SIGKILL: stand-in" in actor.look()["problem"]
-    actor.restart()
-    records = node.wait_for(2)
-    assert (actor.look()["state"], actor.look()["problem"]) == ("running", None)
-    actor.end(LIMIT_S)
-    wait_gone(*(record["pid"] for record in records))
-    assert actor.look() == {"state": "ended", "problem": None, "log": ""}
-
-
-def test_a_python_that_is_not_there_is_told_and_can_be_tried_again(node: StandIn) -> None:
-    actor = NodeActor(one_job(node, program=str(node.folder / "not-yet")))
-    assert "not-yet" in actor.look()["problem"]
-    assert actor.look()["state"] == "ended"
-    (node.folder / "not-yet").symlink_to(node.program)
-    actor.restart()
-    node.wait_for(1)
-    assert actor.look()["problem"] is None
-    actor.end(LIMIT_S)
-
-
-# The driver, with a Ray of our own.
-
-
-class ActorDiedError(Exception):
-    """As Ray calls it."""
-
-
-class ActorUnavailableError(Exception):
-    """As Ray calls it."""
-
-
-class Remote:
-    """A method of an actor: each call takes the next answer of a list."""
-
-    def __init__(self, answers: list[Any]) -> None:
-        self.answers, self.calls = answers, 0
-
-    def remote(self, *arguments: Any) -> Any:
-        self.calls += 1
-        return (self.calls, self.answers.pop(0) if self.answers else None)
-
-
-class Actor:
-    """A handle of an actor."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.look, self.restart, self.end = Remote(list(answers)), Remote([]), Remote([])
-
-
-class FakeRay:
-    """What the driver uses of Ray once the actors are there."""
-
-    @staticmethod
-    def wait(references: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-        return [each for each in references if each[1] is not None], []
-
-    @staticmethod
-    def get(reference: Any, timeout: float) -> Any:
-        if isinstance(reference[1], Exception):
-            raise reference[1]
-        return dict(reference[1])
-
-
-def driver_of(actor: Actor) -> tuple[Any, queue.SimpleQueue[dict[str, Any]], io.StringIO]:
-    commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    reports = io.StringIO()
-    job = NodeJob((), KEYS, "")
-    driver: Any = Driver({"nodes": 1, "cpus": 1, "namespace": "n", "address": ""}, job, commands, reports)
-    driver._ray, driver._actors = FakeRay, [actor]
-    return driver, commands, reports
-
-
-class Fields(dict[str, Any]):
-    """An answer that can be a key, as the references of Ray can."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return id(self)
-
-
-RUNNING = Fields(state="running", problem=None, log="here\n")
-
-
-def told(reports: io.StringIO) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in reports.getvalue().splitlines()]
-
-
-def test_only_what_is_new_is_told() -> None:
-    driver, _, reports = driver_of(Actor(RUNNING, RUNNING))
-    driver._look()
-    driver._look()
-    assert told(reports) == [{"node": 0, "state": "running", "problem": None, "log": "here\n", "restarts": 0}]
-
-
-@pytest.mark.fault("F53")
-def test_an_actor_that_died_once_comes_back_and_one_that_stays_dead_is_lost() -> None:
-    died = ActorDiedError("The actor died.\n\tactor_id: 12\nIts host is gone.")
-    driver, _, reports = driver_of(Actor(RUNNING, died, RUNNING, ActorUnavailableError(), died, died))
-    for _ in range(6):
-        driver._look()
-    assert [report["state"] for report in told(reports)] == [
-        "running",
-        "Ray restarts its actor",
-        "running",
-        "Ray restarts its actor",
-        "lost",
-    ]
-    assert told(reports)[-1]["problem"] == "is lost: ActorDiedError: The actor died.\nIts host is gone."
-    assert told(reports)[-1]["log"] == "here\n"
-
-
-def test_an_answer_to_a_question_before_a_restart_does_not_count_as_one_after_it() -> None:
-    actor = Actor(None, RUNNING)
-    driver, commands, reports = driver_of(actor)
-    driver._look()
-    assert len(driver._looks) == 1, "the first question is under way"
-    commands.put({"restart": 0})
-    driver._obey(1.0)
-    assert actor.restart.calls == 1
-    ((reference, _),) = driver._looks.items()
-    driver._looks = {(reference[0], RUNNING): (0, 0)}
-    driver._look()
-    driver._look()
-    assert [report["restarts"] for report in told(reports)] == [0, 1]
-
-
-def test_an_actor_that_ray_restarts_is_not_asked_to_start_its_node_twice() -> None:
-    actor = Actor(ActorUnavailableError(), RUNNING)
-    driver, commands, reports = driver_of(actor)
-    driver._look()
-    commands.put({"restart": 0})
-    driver._obey(1.0)
-    driver._look()
-    assert actor.restart.calls == 0
-    assert told(reports)[-1]["restarts"] == 1

@@ -26,7 +26,8 @@ import pytest
 from clusterenv.clusters import Ray
 from clusterenv.launchers import ray as ray_module
 from clusterenv.launchers.ray import RayLauncher
-from tests.launchers.kit import KEYS, StandIn, stand_in, wait_gone
+from clusterenv.testing.contracts import KEYS, StandIn, make_stand_in
+from tests.launchers.kit import wait_gone
 from tests.rays import LIMIT_S, ROOT, environment, need, need_ray, start_two_hosts, two_hosts
 from tests.zoo import wait_until
 
@@ -126,7 +127,7 @@ def launched(node: StandIn, do: str = "wait", **options: Any) -> Iterator[RayLau
 
 
 def fresh_stand_in() -> StandIn:
-    return stand_in(pathlib.Path(tempfile.mkdtemp(dir=os.environ["HOME"])))
+    return make_stand_in(pathlib.Path(tempfile.mkdtemp(dir=os.environ["HOME"])))
 
 
 def wait_running(launcher: RayLauncher, count: int) -> None:

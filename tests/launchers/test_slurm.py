@@ -31,7 +31,8 @@ from clusterenv.launchers.slurm_words import (
     query_environment,
     submit_environment,
 )
-from tests.launchers.kit import KEYS, LIMIT_S
+from clusterenv.testing.contracts import KEYS
+from tests.launchers.kit import LIMIT_S
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:
@@ -93,22 +94,22 @@ def start(folder: pathlib.Path, **options: Any) -> SlurmLauncher:
     return launcher
 
 
-# Handing in: rows 50 and 97-100.
+# Handing in.
 
 IDS = {
     "plain": ("12\n", JobId("12")),
-    "97-a cluster": ("12;alpha\n", JobId("12", "alpha")),
-    "97-an array": ("12_3\n", JobId("12")),
-    "97-warnings before": ("sbatch: warning: no memory was asked for\n\n12\n", JobId("12")),
-    "97-a number in a warning": ("quota: 12345 of 99999 hours left\n12\n", JobId("12")),
-    "97-a line after": ("12\nhave a nice day\n", JobId("12")),
-    "97-without the option": ("Submitted batch job 12\n", JobId("12")),
-    "97-without the option, a cluster": ("Submitted batch job 12 on cluster alpha\n", JobId("12", "alpha")),
-    "97-no newline": ("12", JobId("12")),
-    "97-carriage return": ("12\r\n", JobId("12")),
-    "97-localized": ("Stapelauftrag 12 angenommen\n", None),
-    "50-nothing": ("", None),
-    "50-blank": ("\n\n", None),
+    "a cluster": ("12;alpha\n", JobId("12", "alpha")),
+    "an array": ("12_3\n", JobId("12")),
+    "warnings before": ("sbatch: warning: no memory was asked for\n\n12\n", JobId("12")),
+    "a number in a warning": ("quota: 12345 of 99999 hours left\n12\n", JobId("12")),
+    "a line after": ("12\nhave a nice day\n", JobId("12")),
+    "without the option": ("Submitted batch job 12\n", JobId("12")),
+    "without the option, a cluster": ("Submitted batch job 12 on cluster alpha\n", JobId("12", "alpha")),
+    "no newline": ("12", JobId("12")),
+    "carriage return": ("12\r\n", JobId("12")),
+    "localized": ("Stapelauftrag 12 angenommen\n", None),
+    "nothing": ("", None),
+    "blank": ("\n\n", None),
     "negative": ("-12\n", None),
     "huge": ("9" * 40 + "\n", None),
     "other digits": ("\u0661\u0662\n", None),
@@ -147,10 +148,10 @@ def test_a_job_is_handed_in_watched_and_cancelled(fakes: Fakes, folder: pathlib.
 
 
 REFUSALS = {
-    "99-partition": "sbatch: error: Batch job submission failed: Invalid partition name specified",
-    "100-quota": "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)",
-    "100-account": "sbatch: error: Batch job submission failed: Invalid account or account/partition combination",
-    "50-controller": "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+    "partition": "sbatch: error: Batch job submission failed: Invalid partition name specified",
+    "quota": "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)",
+    "account": "sbatch: error: Batch job submission failed: Invalid account or account/partition combination",
+    "controller": "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
 }
 
 
@@ -228,7 +229,7 @@ def test_the_folder_is_private_whatever_the_umask(tmp_path: pathlib.Path, umask:
     assert folder.stat().st_mode & 0o777 in (0o700, 0o700 & ~umask)
 
 
-# How a job fares: rows 48, 49 and 100.
+# How a job fares.
 
 QUEUES = {
     "waiting": ("PENDING|Priority\n", "PENDING (Priority)", None),
@@ -237,8 +238,8 @@ QUEUES = {
     "starting": ("CONFIGURING|None\n", "CONFIGURING", None),
     "ending": ("COMPLETING|NonZeroExitCode\n", "COMPLETING (NonZeroExitCode)", None),
     "suspended": ("SUSPENDED|None\n", "SUSPENDED", None),
-    "48-requeued": ("PENDING|BeginTime\n", "PENDING (BeginTime)", None),
-    "100-drained": (
+    "requeued": ("PENDING|BeginTime\n", "PENDING (BeginTime)", None),
+    "drained": (
         "PENDING|ReqNodeNotAvail, UnavailableNodes:node1\n",
         "PENDING (ReqNodeNotAvail, UnavailableNodes:node1)",
         None,
@@ -248,17 +249,17 @@ QUEUES = {
     "my others run": ("PENDING|QOSMaxCpuPerUserLimit\n", "PENDING (QOSMaxCpuPerUserLimit)", None),
     "several clusters": ("CLUSTER: alpha\nRUNNING|None\n", "RUNNING", None),
     "a warning": ("squeue: warning: slow\nPENDING|Priority\n", "PENDING (Priority)", None),
-    "99-time": ("PENDING|PartitionTimeLimit\n", "PENDING (PartitionTimeLimit)", "time="),
-    "99-nodes": ("PENDING|PartitionNodeLimit\n", "PENDING (PartitionNodeLimit)", "nodes="),
-    "100-held": ("PENDING|JobHeldUser\n", "PENDING (JobHeldUser)", "scontrol release"),
-    "100-held by others": ("PENDING|JobHeldAdmin\n", "PENDING (JobHeldAdmin)", "scontrol release"),
-    "100-held again": (
+    "time": ("PENDING|PartitionTimeLimit\n", "PENDING (PartitionTimeLimit)", "time="),
+    "nodes": ("PENDING|PartitionNodeLimit\n", "PENDING (PartitionNodeLimit)", "nodes="),
+    "held": ("PENDING|JobHeldUser\n", "PENDING (JobHeldUser)", "scontrol release"),
+    "held by others": ("PENDING|JobHeldAdmin\n", "PENDING (JobHeldAdmin)", "scontrol release"),
+    "held again": (
         "PENDING|launch failed requeued held\n",
         "PENDING (launch failed requeued held)",
         "scontrol release",
     ),
-    "100-quota": ("PENDING|AssocGrpCPUMinutesLimit\n", "PENDING (AssocGrpCPUMinutesLimit)", "account="),
-    "100-too much": ("PENDING|QOSMaxCpuPerJobLimit\n", "PENDING (QOSMaxCpuPerJobLimit)", "less"),
+    "quota": ("PENDING|AssocGrpCPUMinutesLimit\n", "PENDING (AssocGrpCPUMinutesLimit)", "account="),
+    "too much": ("PENDING|QOSMaxCpuPerJobLimit\n", "PENDING (QOSMaxCpuPerJobLimit)", "less"),
     "constraints": ("PENDING|BadConstraints\n", "PENDING (BadConstraints)", "extra="),
     "qos": ("PENDING|InvalidQOS\n", "PENDING (InvalidQOS)", "qos="),
     "account": ("PENDING|InvalidAccount\n", "PENDING (InvalidAccount)", "account="),
@@ -289,12 +290,12 @@ SHOWN = (
 )
 ENDS = {
     "failed": (("FAILED", "NonZeroExitCode", "3:0"), "FAILED (NonZeroExitCode, exit code 3:0)", True),
-    "49-cancelled": (("CANCELLED", "None", "0:15"), "CANCELLED (exit code 0:15)", True),
+    "cancelled": (("CANCELLED", "None", "0:15"), "CANCELLED (exit code 0:15)", True),
     "timeout": (("TIMEOUT", "TimeLimit", "0:1"), "TIMEOUT (TimeLimit, exit code 0:1)", True),
     "node": (("NODE_FAIL", "NodeDown", "1:0"), "NODE_FAIL (NodeDown, exit code 1:0)", True),
     "memory": (("OUT_OF_MEMORY", "OutOfMemory", "0:125"), "OUT_OF_MEMORY (OutOfMemory, exit code 0:125)", True),
     "boot": (("BOOT_FAIL", "None", "0:0"), "BOOT_FAIL", True),
-    "48-preempted": (("PREEMPTED", "None", "0:0"), "PREEMPTED", True),
+    "preempted": (("PREEMPTED", "None", "0:0"), "PREEMPTED", True),
     "deadline": (("DEADLINE", "Dead Line", "0:0"), "DEADLINE (Dead Line)", True),
     "completed": (("COMPLETED", "None", "0:0"), "COMPLETED", False),
 }

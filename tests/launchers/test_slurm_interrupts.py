@@ -10,7 +10,7 @@ from clusterenv.clusters import Slurm
 from clusterenv.launchers import slurm
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.commands import Answer
-from tests.launchers.kit import KEYS
+from clusterenv.testing.contracts import KEYS
 
 if TYPE_CHECKING:
     import pathlib

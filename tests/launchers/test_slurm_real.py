@@ -14,7 +14,8 @@ from clusterenv.clusters import Slurm
 from clusterenv.errors import LaunchError
 from clusterenv.launchers import slurm as slurm_module
 from clusterenv.launchers.slurm import SlurmLauncher
-from tests.launchers.kit import KEYS, StandIn, wait_gone
+from clusterenv.testing.contracts import KEYS, StandIn
+from tests.launchers.kit import wait_gone
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from clusterenv.errors import ConfigError, LaunchError
 from clusterenv.launchers import ssh
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.ssh import SshLauncher
-from tests.launchers.kit import KEYS, LIMIT_S, StandIn, gone, wait_gone
+from clusterenv.testing.contracts import KEYS, StandIn
+from tests.launchers.kit import LIMIT_S, gone, wait_gone
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def test_a_banner_and_a_talking_shell_do_no_harm(sshd: SshServer, node: StandIn)
         assert "welcome from a start file of the shell" in launcher.logs()[sshd.hosts[0]]
 
 
-# What can be wrong with a host: row 52 of the fault model, 103 of the bad inputs.
+# What can be wrong with a host.
 
 
 @pytest.mark.fault("F52")

@@ -19,8 +19,7 @@ import clusterenv
 from clusterenv import ConfigError, LaunchError, Slurm, Ssh, Tcp, make_vec
 from clusterenv.cli.exits import NOT_STARTED, OK, USAGE, banner
 from clusterenv.cli.main import main
-from clusterenv.cluster_texts import parse_remote
-from clusterenv.clusters import INSECURE
+from clusterenv.clusters import INSECURE, parse_remote
 from clusterenv.config import parse_cluster
 from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.node import joining

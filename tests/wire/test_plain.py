@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from msgspec import msgpack
 
 from clusterenv.errors import ConfigError, ProtocolError, ResultError
-from clusterenv.wire.plain import MAX_DEPTH, Codec
+from clusterenv.wire.plain import Codec
+from clusterenv.wire.plain_tags import MAX_DEPTH
 
 if TYPE_CHECKING:
     import random

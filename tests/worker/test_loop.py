@@ -211,7 +211,8 @@ def _made(row: int) -> ScriptedEnv:
     return MADE[row]
 
 
-def test_requests_during_a_pass_start_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def first_waits(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Three environments, of which the first waits in its step for the first event, and sets the second."""
     gate, inside = threading.Event(), threading.Event()
 
     def step(env: ScriptedEnv) -> Any:
@@ -220,6 +221,11 @@ def test_requests_during_a_pass_start_another(monkeypatch: pytest.MonkeyPatch) -
         return observed(1, 1), 0.0, False, False, {}
 
     monkeypatch.setattr("tests.worker.test_loop.MADE", {0: ScriptedEnv(step), 1: ScriptedEnv(), 2: ScriptedEnv()})
+    return gate, inside
+
+
+def test_requests_during_a_pass_start_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, inside = first_waits(monkeypatch)
     with worker(_made, monkeypatch) as head:
         head.post("reset", [0, 1, 2], [None] * 3, None)
         head.ask(Command.SEND, 1)
@@ -245,14 +251,7 @@ def test_actions_that_fit_no_array_come_as_a_message(monkeypatch: pytest.MonkeyP
 
 def test_two_requests_with_actions_as_messages_are_both_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     # The worker may be busy when both arrive: it must not step two slots with the actions of one message.
-    gate, inside = threading.Event(), threading.Event()
-
-    def step(env: ScriptedEnv) -> Any:
-        inside.set()
-        assert gate.wait(LIMIT_S)
-        return observed(1, 1), 0.0, False, False, {}
-
-    monkeypatch.setattr("tests.worker.test_loop.MADE", {0: ScriptedEnv(step), 1: ScriptedEnv(), 2: ScriptedEnv()})
+    gate, inside = first_waits(monkeypatch)
     with worker(_made, monkeypatch, action_space=spaces.Text(5)) as head:
         head.post("reset", [0, 1, 2], [None] * 3, None)
         for number, slot, action in ((1, 1, "a"), (2, 2, "b"), (3, 3, "c")):

@@ -1,4 +1,4 @@
-"""Environments that misbehave (reliability.md 7 B): what they return is stored as it is meant, or refused by name."""
+"""Environments that misbehave: what they return is stored as it is meant, or refused by name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def failure_of_step(env: ScriptedEnv) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-# 35, 36: observations.
+# Observations.
 
 
 def test_35_an_observation_outside_its_space_is_passed_on() -> None:
@@ -53,14 +53,14 @@ def test_35_an_observation_outside_its_space_is_passed_on() -> None:
 
 
 BAD_OBSERVATIONS = {
-    "36-longer": (np.zeros(3, np.float32), "ValueError: a value has shape (3,), but its space says (2,)"),
-    "36-another rank": (np.zeros((2, 1), np.float32), "shape (2, 1)"),
-    "36-complex": (np.zeros(2, complex), "TypeError: a value has dtype complex128"),
-    "36-text": (np.array(["a", "b"]), "dtype <U1"),
-    "36-objects": (np.array([None, 1], object), "dtype object"),
-    "36-None": (None, "shape ()"),
-    "36-a dictionary": ({"a": 1}, "shape ()"),
-    "36-ragged": ([[1], [1, 2]], "ValueError"),
+    "longer": (np.zeros(3, np.float32), "ValueError: a value has shape (3,), but its space says (2,)"),
+    "another rank": (np.zeros((2, 1), np.float32), "shape (2, 1)"),
+    "complex": (np.zeros(2, complex), "TypeError: a value has dtype complex128"),
+    "text": (np.array(["a", "b"]), "dtype <U1"),
+    "objects": (np.array([None, 1], object), "dtype object"),
+    "None": (None, "shape ()"),
+    "a dictionary": ({"a": 1}, "shape ()"),
+    "ragged": ([[1], [1, 2]], "ValueError"),
 }
 
 
@@ -135,7 +135,7 @@ def test_36_a_dictionary_of_which_one_part_is_wrong_leaves_the_one_before() -> N
         assert [array.tolist() for array in block.arena.observation] == [[[1, 1]], [[1, 1]]]
 
 
-# 38: rewards.
+# Rewards.
 
 
 class Tensor:
@@ -151,18 +151,18 @@ class Tensor:
 
 
 GOOD_REWARDS: dict[str, tuple[Any, float]] = {
-    "38-an int": (3, 3.0),
-    "38-a bool": (True, 1.0),
-    "38-float32": (np.float32(0.5), 0.5),
-    "38-float64": (np.float64(0.5), 0.5),
-    "38-int64": (np.int64(-2), -2.0),
-    "38-numpy bool": (np.bool_(True), 1.0),
-    "38-array of one": (np.array([1.5]), 1.5),
-    "38-0-d array": (np.array(2), 2.0),
-    "38-infinite": (1e400, math.inf),
-    "38-a fraction": (fractions.Fraction(1, 2), 0.5),
-    "38-a decimal": (decimal.Decimal("0.25"), 0.25),
-    "38-minus infinite": (-1e400, -math.inf),
+    "an int": (3, 3.0),
+    "a bool": (True, 1.0),
+    "float32": (np.float32(0.5), 0.5),
+    "float64": (np.float64(0.5), 0.5),
+    "int64": (np.int64(-2), -2.0),
+    "numpy bool": (np.bool_(True), 1.0),
+    "array of one": (np.array([1.5]), 1.5),
+    "0-d array": (np.array(2), 2.0),
+    "infinite": (1e400, math.inf),
+    "a fraction": (fractions.Fraction(1, 2), 0.5),
+    "a decimal": (decimal.Decimal("0.25"), 0.25),
+    "minus infinite": (-1e400, -math.inf),
 }
 
 
@@ -182,18 +182,18 @@ def test_38_nan_is_stored_as_nan() -> None:
 
 
 BAD_REWARDS: dict[str, tuple[Any, str]] = {
-    "38-None": (None, "the reward 'None' (NoneType) is not a real number"),
-    "38-complex": (1 + 2j, "the reward '(1+2j)' (complex) is not a real number"),
-    "38-numpy complex": (np.complex64(1j), "(complex64)"),
-    "38-numpy text": (np.str_("1.0"), "the reward '1.0' (str_)"),
-    "38-a tensor of two": (Tensor([1.0, 2.0]), "only one element"),
-    "38-text": ("1.0", "the reward '1.0' (str)"),
-    "38-array of two": (np.zeros(2), "(ndarray)"),
-    "38-empty array": (np.zeros(0), "(ndarray)"),
-    "38-complex array": (np.array([1j]), "(ndarray)"),
-    "38-a list": ([1.0], "(list)"),
-    "38-an integer past every float": (10**400, "OverflowError"),
-    "38-a text of megabytes": ("x" * 10**7, "(str)"),
+    "None": (None, "the reward 'None' (NoneType) is not a real number"),
+    "complex": (1 + 2j, "the reward '(1+2j)' (complex) is not a real number"),
+    "numpy complex": (np.complex64(1j), "(complex64)"),
+    "numpy text": (np.str_("1.0"), "the reward '1.0' (str_)"),
+    "a tensor of two": (Tensor([1.0, 2.0]), "only one element"),
+    "text": ("1.0", "the reward '1.0' (str)"),
+    "array of two": (np.zeros(2), "(ndarray)"),
+    "empty array": (np.zeros(0), "(ndarray)"),
+    "complex array": (np.array([1j]), "(ndarray)"),
+    "a list": ([1.0], "(list)"),
+    "an integer past every float": (10**400, "OverflowError"),
+    "a text of megabytes": ("x" * 10**7, "(str)"),
 }
 
 
@@ -210,13 +210,13 @@ def test_38_as_reward_takes_anything_with_one_real_value() -> None:
     assert type(as_reward(np.float32(1))) is float
 
 
-# 39: flags.
+# Flags.
 
 
 @pytest.mark.parametrize(
     ("flag", "stored"),
     [(1, True), (0, False), (np.bool_(True), True), (np.bool_(False), False), (np.array(True), True)],
-    ids=["39-1", "39-0", "39-np.True_", "39-np.False_", "39-0-d array"],
+    ids=["1", "0", "np.True_", "np.False_", "0-d array"],
 )
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_flags_are_taken_by_their_truth(flag: Any, stored: bool, mode: AutoresetMode) -> None:
@@ -240,7 +240,7 @@ def test_39_a_flag_of_two_values_is_refused() -> None:
     assert "ValueError" in failure_of_step(returning(GOOD, 1.0, np.array([True, False]), False, {}))
 
 
-# 40: infos. How they batch is the head's business; a block hands them on.
+# Infos. How they batch is the head's business; a block hands them on.
 
 
 @pytest.mark.parametrize("info", [{1: 2, (3, 4): 5}, {"_key": 1}, {"a": {"b": {"c": 1}}}, {"big": "x" * 10**6}])
@@ -279,7 +279,7 @@ def test_40_the_final_info_may_hold_what_cannot_be_copied() -> None:
         assert block.step().infos[0][1]["final_info"]["lock"] is lock
 
 
-# 41, 42: the old interface.
+# The old interface.
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_40_the_final_info_may_hold_what_cannot_be_copied() -> None:
         ((GOOD, None), "reset() returned a NoneType as info; Gymnasium expects a dict"),
         ([GOOD, {}], "reset() returned a list"),
     ],
-    ids=["41-only obs", "41-None", "41-one", "41-three", "41-info None", "41-a list"],
+    ids=["only obs", "None", "one", "three", "info None", "a list"],
 )
 def test_a_reset_of_the_old_interface_is_refused(result: Any, says: str) -> None:
     with bound(lambda: ScriptedEnv(on_reset=lambda env: result)) as block:
@@ -302,7 +302,7 @@ def test_a_reset_of_the_old_interface_is_refused(result: Any, says: str) -> None
 @pytest.mark.parametrize(
     "result",
     [(GOOD, 1.0, False, {}), (GOOD, 1.0, False, False, {}, 6), None, 5, GOOD],
-    ids=["42-four", "42-six", "42-None", "42-a number", "42-only obs"],
+    ids=["four", "six", "None", "a number", "only obs"],
 )
 def test_a_step_with_another_number_of_results_is_refused(result: Any) -> None:
     text = failure_of_step(ScriptedEnv(lambda env: result))
@@ -370,7 +370,7 @@ def test_a_recursion_without_end_is_reported() -> None:
     assert "RecursionError" in failure_of_step(ScriptedEnv(step))
 
 
-# 48: closing.
+# Closing.
 
 
 def test_48_a_close_that_raises_does_not_keep_a_replacement_from_its_place() -> None:

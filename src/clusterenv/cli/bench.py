@@ -18,7 +18,7 @@ from clusterenv.learners.common.env_args import parse_env_args
 if TYPE_CHECKING:
     from clusterenv.learners.common.placement import Measurements, Plan
 
-# Beyond these it is a slip: weights of more than two gigabytes, more threads than any machine has cores.
+# More is taken for a typing error: weights of more than two gigabytes, more threads than any machine has cores.
 _MOST_LSTM, _MOST_THREADS = 8192, 1024
 
 

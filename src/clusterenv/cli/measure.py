@@ -77,7 +77,8 @@ def measure(args: BenchArgs, say: Callable[[str], None]) -> Measurements:
     """Measure everything; `say` is told what is measured next."""
     limit_s = args.seconds
     say(f"the environment {args.env_id}, in this process")
-    with make_vec(args.env_id, 1, cluster="inproc", **args.env_kwargs()) as one:  # it says best what is wrong
+    # First: what is wrong with an environment is told best here.
+    with make_vec(args.env_id, 1, cluster="inproc", **args.env_kwargs()) as one:
         observation_space, action_space = one.single_observation_space, one.single_action_space
     with contextlib.closing(gymnasium.make(args.env_id, **args.env_kwargs())) as env:
         step_s = step_seconds(env, 2 * limit_s)
@@ -139,14 +140,14 @@ def _head_seconds(network: Any, observation_space: Any, args: BenchArgs) -> dict
 
 
 def _exchange_seconds(envs: ClusterEnv, sizes: list[int], step_s: float, limit_s: float) -> dict[int, float]:
-    """What `send` and `recv` of so many take: it grows evenly from one slot to all of them."""
+    """What `send` and `recv` of so many slots take, between what was measured for one slot and for all of them."""
     one, all_of_them = (_exchange_of(envs, rows, step_s, limit_s / 2) for rows in (1, envs.num_envs))
     slope = max(0.0, all_of_them - one) / max(1, envs.num_envs - 1)
     return {rows: one + slope * (rows - 1) for rows in sizes}
 
 
 def _exchange_of(envs: ClusterEnv, rows: int, step_s: float, limit_s: float) -> float:
-    """The same for this many, when nobody has to be waited for."""
+    """What `send` and `recv` of this many slots take, when their results are there already."""
     slots, actions = np.arange(rows), _actions(envs, rows)
     rest_s = 1.5 * step_s * -(-rows // len(envs.worker_pids())) + 0.005
     envs.send(actions, slots)

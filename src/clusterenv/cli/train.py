@@ -44,7 +44,7 @@ _FIXED = (
     *("env_id", "tasks", "show_task", "last_inputs", "body", "hidden", "lstm", "dueling", "popart"),
     *("normalize_observations", "optimizer"),
 )
-_LAST_S = 1.0  # who was told to end does not wait longer for somebody who does not read
+_LAST_S = 1.0  # after a signal the run does not wait longer for somebody who does not read its output
 
 
 class _LatestSink:
@@ -221,7 +221,7 @@ def _say_end(summary: Summary, settings: LearnerConfig, folder: RunFolder, run: 
 
 
 def _saving(share: float) -> str:
-    """In a short run the first sync, which is whole, may cost more than was saved; without versions none was."""
+    """What the rule has saved, in words. In a short run it may be less than nothing: the first sync is a whole one."""
     if math.isnan(share):
         return ""
     found = f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from clusterenv.env.batch import Batch, Piece
     from clusterenv.env.engine import Engine
     from clusterenv.policy.protocol import Distribution, Runtime
+    from clusterenv.spaces import Leaf
     from clusterenv.sync.codec import Decoded
     from clusterenv.sync.rules import Decider, Rule
     from clusterenv.worker.actor import Fragment
@@ -71,15 +72,11 @@ class _Copy:
     sync_bytes: int = 0
 
 
-class Detached:
-    """The head's side of an attached policy.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachOptions:
+    """How a policy is attached.
 
-    Args:
-        engine: of the batch of environments.
-        timeouts: of the same.
-        observation_space: of one slot.
-        action_space: of one slot.
-        policy: the user's object.
+    Attributes:
         sync: when weights move.
         encoding: how they travel.
         seed: of the slots' random streams; None for a fresh one.
@@ -90,6 +87,28 @@ class Detached:
         every_state: whether workers record the recurrent state before every step.
     """
 
+    sync: Rule
+    encoding: str
+    seed: int | None
+    runtime: str
+    deterministic: bool
+    measure: bool
+    epoch: int
+    every_state: bool
+
+
+class Detached:
+    """The head's side of an attached policy.
+
+    Args:
+        engine: of the batch of environments.
+        timeouts: of the same.
+        observation_space: of one slot.
+        action_space: of one slot.
+        policy: the user's object.
+        options: how it is attached.
+    """
+
     def __init__(
         self,
         engine: Engine,
@@ -97,42 +116,27 @@ class Detached:
         observation_space: Space[Any],
         action_space: Space[Any],
         policy: Any,
-        *,
-        sync: Rule,
-        encoding: str,
-        seed: int | None,
-        runtime: str,
-        deterministic: bool,
-        measure: bool,
-        epoch: int,
-        every_state: bool = False,
+        options: AttachOptions,
     ) -> None:
-        leaves = leaves_of(observation_space)
-        if leaves is None:
-            raise ConfigError(
-                f"a policy on workers needs observations of fixed size, but the space is {observation_space}. "
-                "Use step(actions), or a wrapper that turns observations into arrays."
-            )
+        self._leaves = _leaves_of(observation_space)
         self.engine, self.observation_space, self._action_space = engine, observation_space, action_space
-        self._timeouts = timeouts
-        self._runtime_name, self._every_state = runtime, every_state
-        self._leaves = tuple(leaves)
-        first = Version(max(engine.node.epoch, whole_number("epoch", epoch, least=0, most=MAX_NUMBER)), 0)
-        seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, least=0)
-        self._policy = as_policy(policy, observation_space, action_space, runtime)
+        self._timeouts, self._every_state = timeouts, options.every_state
+        first = Version(max(engine.node.epoch, whole_number("epoch", options.epoch, least=0, most=MAX_NUMBER)), 0)
+        seed = secrets.randbits(63) if options.seed is None else whole_number("seed", options.seed, least=0)
+        self._policy = as_policy(policy, observation_space, action_space, options.runtime)
         check_slots(self._policy.distribution, engine.arena.spec.num_envs)
         _check_distribution(self._policy.distribution)
         weights = self._policy.weights()
         self._spec = WeightSpec.of(weights)
         self._spec.check(weights)
-        self._once = EncodeOnce(self._spec, encoding)
+        self._once = EncodeOnce(self._spec, options.encoding)
         self._memory = SharedArrays.create(weights_layout(self._spec))
         self.tally = Tally()
         built = self._policy.build()
         name = type(getattr(self._policy, "source", self._policy)).__name__
-        self._copies = self._first_copies(sync, getattr(self._policy, "on_head", built.make), name)
+        self._copies = self._first_copies(options.sync, getattr(self._policy, "on_head", built.make), name)
         self._copy_of = [copy for copy in self._copies for _ in copy.workers]
-        self._measures = measure or self._copies[0].decider.threshold is not None
+        self._measures = options.measure or self._copies[0].decider.threshold is not None
         self._batches = 0
         attachment = Attachment(
             built,
@@ -141,7 +145,7 @@ class Detached:
             self._spec,
             seed,
             name,
-            deterministic=deterministic,
+            deterministic=options.deterministic,
         )
         engine.node.check_attachable(attachment)
         self.players = Players(engine, timeouts, attachment, self._memory)
@@ -307,6 +311,16 @@ class Detached:
         if self._measures:
             with self.tally.time("estimate"):
                 copy.drift.rebase(copy.held)
+
+
+def _leaves_of(observation_space: Space[Any]) -> tuple[Leaf, ...]:
+    leaves = leaves_of(observation_space)
+    if leaves is None:
+        raise ConfigError(
+            f"a policy on workers needs observations of fixed size, but the space is {observation_space}. "
+            "Use step(actions), or a wrapper that turns observations into arrays."
+        )
+    return tuple(leaves)
 
 
 def _check_distribution(distribution: Distribution) -> None:

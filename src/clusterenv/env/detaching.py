@@ -6,7 +6,7 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from clusterenv.env.detached import Detached
+from clusterenv.env.detached import AttachOptions, Detached
 from clusterenv.env.rollout import rollout
 from clusterenv.env.stream import Stream, check_min_nodes, check_stream
 from clusterenv.env.turns import Pending
@@ -77,12 +77,7 @@ class Detaching:
                     "a policy on workers needs environments that are stepped one by one; these are vectorised blocks. "
                     "Use step(actions) or send/recv."
                 )
-            detached = Detached(
-                self._engine,
-                self._timeouts,
-                self.single_observation_space,
-                self.single_action_space,
-                policy,
+            options = AttachOptions(
                 sync=parse_sync(sync),
                 encoding=encoding,
                 seed=seed,
@@ -92,6 +87,8 @@ class Detaching:
                 epoch=epoch,
                 every_state=every_state,
             )
+            spaces = self.single_observation_space, self.single_action_space
+            detached = Detached(self._engine, self._timeouts, *spaces, policy, options)
             self._let_go()
             self._detached = detached
 

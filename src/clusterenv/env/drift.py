@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-# Numbers of observations in one measurement. It runs on the head, on a core that learns: of large observations, whose
-# networks take as much longer, fewer rows must do. Nine of ten estimates are within a factor of two with 64 rows as
-# with 1024, so it is not the number of rows that they suffer from.
+# How many numbers the observations of one measurement may have, and how many rows of a worker it takes. It costs the
+# head time for learning, so it takes fewer rows of large observations. More than 64 rows would not help: with 1,024
+# just as many estimates (nine of ten) are within a factor of two.
 _NUMBERS, _LEAST_ROWS, _MOST_ROWS = 4_000_000, 16, 64
-# For rules that do not look at divergences but whose drift shall be measured all the same.
+# Where the rule has no threshold and the drift is measured all the same (`measure=True`).
 _NO_THRESHOLD = 1e9
 
 

@@ -53,7 +53,7 @@ class Observations:
         return spaces.assemble(self._space, [array[slot].copy() for array in self._arrays])
 
     def blank(self, slots: range) -> None:
-        """Forget rows that may be half written: zeros are at least all of one piece."""
+        """Set rows to zero that may be half old and half new."""
         for array in self._arrays:
             array[slots.start : slots.stop] = 0
 

@@ -205,7 +205,7 @@ class Players:
             self._engine.gather.lose(self._engine.node.blocks[loss.worker], reported=True)
             self._engine.recovery.go_on_or_raise(loss)
             self.watch.forget(loss.worker)
-            self._equipping.pop(loss.worker, None)  # what its successor says first is no answer to this
+            self._equipping.pop(loss.worker, None)  # the first reply of its successor answers something else
             self.restarts += 1
             lost.append(loss.worker)
         return lost

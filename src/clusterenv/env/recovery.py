@@ -54,13 +54,13 @@ class Recovery:
         self._unstarted: set[int] = set()  # lost, and an interrupt may come before another is started
         self._left_out: set[int] = set()  # those that an elastic stream goes on without
         self.elastic = False
-        # Kept until all is answered: who is interrupted goes on with the next call.
+        # Kept until all is answered, so that after an interrupt the next call goes on from here.
         self._unanswered: list[int] = []  # slots that were asked for, of lost workers
         self._last_seen: dict[int, Any] = {}  # their observations, which a reset may have written over by then
         self._unsettled: Report | None = None
         count = arena.spec.num_envs
         self.seeds: list[int | None] = [None] * count
-        self.was_reset = False  # before the first reset there is no episode to truncate: every error is raised
+        self.was_reset = False  # before that there is no episode to truncate, so every error is raised
         self.must_reset = False  # after an error was raised only a reset makes the batch whole
 
     @property
@@ -213,7 +213,8 @@ class Recovery:
     def check_failures(self, report: Report, played: int = 0) -> None:
         """Log environments that were replaced; raise for those that were not, or that fail again and again.
 
-        `played` is the length of the fragment in which they failed. Where in it is not told: evenly, we take it.
+        `played` is the length of the fragment in which they failed. At which of its steps is not known, so the failures
+        of a slot are taken as spread evenly over it.
         """
         counts = collections.Counter(failure.slot for failure in report.failures)
         before: collections.Counter[int] = collections.Counter()

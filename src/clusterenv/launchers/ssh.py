@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _CONNECT_S = 20.0
 # A connection over which nothing answers for a minute is lost.
 _KEEPALIVE_S, _KEEPALIVES = 15.0, 4
-# For what cannot take long: a connection that is torn down, a thread that has nothing left to do.
+# How long we wait for what ends at once as a rule: closing a connection, joining an idle thread.
 _SOON_S = 3.0
 
 # Of what the node wrote last, in the one line about its host.

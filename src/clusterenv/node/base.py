@@ -32,7 +32,7 @@ class Loss(NamedTuple):
         slot: the slot it was stepping, or None.
         torn: the slots whose rows it was writing, which may be half old and half new, or None.
         reported: whether everything that it had announced has arrived.
-        fault: whose budget it is counted in.
+        fault: which kind it is; each has a budget of its own.
     """
 
     worker: int
@@ -83,7 +83,7 @@ class Node(Protocol):
 
     @property
     def news_s(self) -> float:
-        """How old what is known of the steps that workers have played may be, in seconds."""
+        """How old the count of steps that workers have played may be, in seconds."""
 
     @property
     def come_back_s(self) -> float | None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from clusterenv.node.host import Host
 
-# A worker is replaced fewer times than this before its host is.
+# More than a worker is ever replaced while its node lives: numbers of two nodes in one place never meet.
 _LIVES = 1_000_000
 
 

@@ -183,7 +183,7 @@ def main(control_fd: int, *, spared: bool = False) -> None:
     import clusterenv.worker.loop
     import clusterenv.worker.vector_block  # noqa: F401
 
-    # Whatever was ignored where the head was started. With SIGCHLD the kernel would bury workers before we have seen to
+    # Signals may have been ignored where the head was started. If SIGCHLD is, workers vanish before we can end
     # what they started.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)

@@ -25,7 +25,7 @@ class WorkerHandle:
         self.bound = False  # it has the arena
         self.fresh_seeds: tuple[int | None, ...] | None = None
         self.reply: Reply | None = None  # read, but not yet taken by whoever asked
-        self.played: list[Reply] = []  # fragments of a stream, the same
+        self.played: list[Reply] = []  # fragments of a stream, read but not yet taken
 
     def renew(self, channel: Channel, token: int) -> None:
         """A fresh process takes the place of the one before."""

@@ -25,7 +25,7 @@ class Here(Waiting):
 
     @property
     def epoch(self) -> int:
-        """These workers end with their head: they never meet another."""
+        """Always the first: these workers end with their head and never meet another."""
         return 0
 
     @property
@@ -35,7 +35,7 @@ class Here(Waiting):
 
     @property
     def come_back_s(self) -> float | None:
-        """Here it takes seconds, or never."""
+        """A replacement on this host is there within seconds, or never."""
         return _COME_BACK_S
 
     @property

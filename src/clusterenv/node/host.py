@@ -69,7 +69,7 @@ class Host:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """How messages call it."""
         return self.hello.name
 
     @property
@@ -84,8 +84,8 @@ class Host:
         message = [m.encode(kind(number=number, settled=settled, arrived=arrived, **fields)), *frames]
         size = sum(memoryview(frame).nbytes for frame in message)
         self._sizes[number], self._handlers[number] = size, handler
-        # Last, since it takes the number: whatever interrupts us before, the next request gets it. Large messages take
-        # their time on a slow link; to send one again meanwhile would make that worse.
+        # `note` uses the number up, so it comes last: after an interrupt the next request has the same number. The time
+        # is when the answer may be missed: a slow link needs long for large messages, and repeats make it slower.
         waiting = self._unanswered_bytes + size
         self._asking.note(number, message, time.monotonic() + waiting / _SLOW_LINK_BYTES_PER_S)
         self._unanswered_bytes = waiting
@@ -101,7 +101,7 @@ class Host:
         return self._handlers.get(number)
 
     def settle(self, number: int) -> None:
-        """An answer was taken. Only now: one that was interrupted on the way is asked for again."""
+        """The answer to a request was taken. Called last: an answer that an interrupt cut short is asked for again."""
         self._asking.answered(number)
         self._handlers.pop(number, None)
         self._unanswered_bytes -= self._sizes.pop(number, 0)

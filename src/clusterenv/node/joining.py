@@ -37,11 +37,12 @@ _logger = logging.getLogger(__name__)
 AT_ONCE = 1_000
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
-_REMEMBERED = 100  # nodes that are lost, beside as many as there are places: should they come back, they are told so
-# Files that a node takes which is a process of ours: its connection, its standard input and what it writes. Of others
-# we have the connection only. Beside them: the socket and its threads, the arena, and what starting a process takes.
+# How many lost nodes are remembered beyond the number of places: one that comes back is told that it was given up.
+_REMEMBERED = 100
+# Open files of the head: three for a node that is its own process (connection, standard input, output), one for any
+# other (connection); and in all those of the socket and its threads, of the arena, and of starting a process.
 _OF_A_PROCESS, _SPARE_DESCRIPTORS = 3, 24
-# What people read of the messages of nodes.
+# The fields of nodes' messages that people get to read.
 _WORDS: dict[type[m.Message], tuple[str, ...]] = {
     m.Hello: ("name", "clusterenv", "python", "gymnasium"),
     m.Answer: ("error",),
@@ -59,7 +60,7 @@ class Joining:
         launcher: starts them; None for the one of the cluster's kind.
     """
 
-    beats = 5  # within the silence after which a node is lost
+    beats = 5  # signs of life of a node within the silence after which it is lost
 
     def __init__(self, cluster: Remote, launcher: Launcher | None = None) -> None:
         self._cluster = cluster
@@ -72,7 +73,7 @@ class Joining:
         self._wanted = cluster.nodes  # how many more may come in
         self._new: list[Host] = []  # those that have no slots yet
         self._refused: collections.deque[str] = collections.deque(maxlen=10)
-        # News of a node that another brought.
+        # Goodbyes that we say for nodes whose successors are already here.
         self._kept: collections.deque[tuple[Host, m.FromNode | ProtocolError, list[Any]]] = collections.deque()
 
     @property
@@ -162,24 +163,23 @@ class Joining:
                 raise WorkersMissing(len(self._new), self._cluster.nodes, limit_s or 0.0, hint, what="nodes")
 
     def receive(self, limit_s: float) -> tuple[Host, m.FromNode | ProtocolError, list[Any]] | None:
-        """The next message of a node that is welcome, or why it is none; who knocks is let in, or told why not."""
+        """The next message of a member, or what is wrong with it. Who wants to join is let in, or told why not."""
         if self._kept:
             return self._kept.popleft()
         got = self._open().receive(limit_s)
         sorted_out = None if got is None else self._sort(*got)
-        # Who knocks may bring news of another.
+        # A node that joins may show that the one before it is gone: see `_kept`.
         return self._kept.popleft() if sorted_out is None and self._kept else sorted_out
 
     def _keep_next(self) -> None:
-        """While nodes are waited for: take the next message, which may be of one more."""
+        """While nodes are waited for: take the next message, which may let one more in."""
         got = self._open().receive(_LOOK_S)
         sorted_out = None if got is None else self._sort(*got)
         if sorted_out is None:
             return
         host, message, _ = sorted_out
         host.heard_s = time.monotonic()
-        # They have no slots yet, so beats are all they say, for hours maybe. Nothing of it is kept: whoever never stops
-        # would fill our memory.
+        # Nodes without slots have nothing to say but that they live. It is not kept: that may go on for hours.
         if isinstance(message, ProtocolError):
             self._turn_away(host, f"it sent what is no message: {message}")
 

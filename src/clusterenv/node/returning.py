@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-# Another host may be lost meanwhile, and its launcher tell of that one; for memory that a node makes.
+# How long a failure that the launcher reports is not yet taken for that of this host: it may be about another that was
+# lost at the same time. And how long a node may take to make its memory.
 _PATIENCE_S, _MEMORY_S = 5.0, 60.0
 
 
@@ -53,7 +54,7 @@ class Returns:
         self._ways[lost.index].seeds[worker] = seeds
 
     def hurry(self) -> None:
-        """From now on somebody waits for them."""
+        """Somebody waits for them from now on: their places do not stay free for ever."""
         for way in self._ways.values():
             way.hurry()
 
@@ -99,7 +100,7 @@ class Returns:
     def _try_again(self, way: Return, error: BaseException) -> None:
         try:
             self._begin(self._crew.hosts[way.old.index], way.seeds, patient=way.patient, tries=way.tries_now)
-        except LaunchError:  # that there is no other node is no news beside what was wrong with this one
+        except LaunchError:  # the error of this node says more than that there is no other
             raise error from None
 
 
@@ -144,14 +145,14 @@ class Return:
         self._limit_s, self._doing = joining.wait_s, "come back"
 
     def hurry(self) -> None:
-        """From now on somebody waits for it."""
+        """Somebody waits for it from now on: its place does not stay free for ever."""
         if self.patient and self.host is None:
             self._began_s = time.monotonic()
         self.patient = False
 
     @property
     def tries_now(self) -> Tries:
-        """With this one."""
+        """The tries so far, this one included."""
         return self.tries.after(Fault.CRASH if self.host is None else self.host.fault)
 
     def may_try_again(self, error: BaseException) -> bool:

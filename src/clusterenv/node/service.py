@@ -73,7 +73,7 @@ class _Errand:
     number: int
     name: str
     waiting: set[int]
-    together: bool  # several workers, one answer
+    together: bool  # one answer for all its workers, not one each
     replies: dict[int, Reply] = dataclasses.field(default_factory=dict)
 
 
@@ -139,7 +139,7 @@ class Service:
             self._obey(message)
 
     def _obey(self, message: m.FromHead) -> None:
-        """What takes effect at once."""
+        """Carry out a message that has no number and is not answered."""
         if isinstance(message, m.Lose):
             if self._node is not None and message.worker < len(self._lives):
                 self._node.lose(message.worker, message.cause)
@@ -304,7 +304,7 @@ class Service:
         store = self._stores.get(request.memory)
         if store is None:
             raise ProtocolError("weights arrived for a policy that is not attached here.")
-        # Whatever is late: weights never go back, nor to those of an earlier head.
+        # A message may be late: weights never go back to an older version, nor to one of an earlier head.
         held = Version(self.epoch, 0) if store.held is None else store.held.version
         version = check_forward(held, Version(*request.version))
         payload = store.arriving.take(version, request.offset, request.size, frames[0])
@@ -317,10 +317,10 @@ class Service:
 
     def _replace(self, request: m.Replace, frames: Sequence[Any]) -> None:
         node, worker = self._local(), request.worker
-        if node.alive(worker):  # the word that it is given up has not come through
+        if node.alive(worker):  # the message that it is given up was lost
             node.lose(worker, "it is replaced")
         self._tell_losses()
-        for errand in list(self._errands):  # of the lost one: the answer of its replacement must not end them
+        for errand in list(self._errands):  # those of the lost worker end here, before its replacement answers
             self._collect(errand)
         self._stepper().forget(worker)
         self._told.pop(worker, None)
@@ -364,7 +364,7 @@ class Service:
         if errand.waiting:
             return
         self._errands.remove(errand)
-        self._tell_losses()  # first: who has no answer of a worker must know why
+        self._tell_losses()  # first: the head must know why a worker gives no answer
         if errand.name == "stream":
             self._end_streams(errand.replies)
         if errand.together:
@@ -377,7 +377,7 @@ class Service:
             self._answer(errand.number)  # the worker is lost, which the head is told as such
 
     def _end_streams(self, workers: Collection[int]) -> None:
-        """These workers have left their streams: orders that they did not come to get an answer too."""
+        """These workers have left their streams: answer also the orders that they did not get round to."""
         for worker, reply in self._local().played(0.0):
             self._tell_played(worker, reply)
         for worker in workers:
@@ -400,7 +400,9 @@ class Service:
 
     def _tell_losses(self) -> None:
         for loss in self._local().losses():
-            self._answer_replacement(loss.worker, None)  # first: the head takes an answer for a sign of life
+            self._answer_replacement(
+                loss.worker, None
+            )  # first: an answer after the loss would look like a sign of life
             if self._steps is not None:
                 self._steps.lose(loss.worker)
             for number, _ in self._orders.pop(loss.worker, ()):

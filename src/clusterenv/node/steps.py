@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
     RowIndex = npt.NDArray[np.int32]
 
-# How long one look at workers in lock step may take, before the socket is looked at, and the same for single slots.
+# How long one look at the workers may take, in lock step and for single slots: the socket has to wait for its end.
 _LOCK_STEP_S, _SINGLE_S = 0.02, 0.001
 
 
@@ -49,10 +49,10 @@ class Steps:
     ) -> None:
         self._node, self._arena, self._done, self._send = node, arena, done, send
         self._everybody = list(range(len(node.blocks)))
-        self._lock_step: tuple[int, bool, RowIndex | None] | None = None  # number, whole, which rows
+        self._lock_step: tuple[int, bool, RowIndex | None] | None = None  # request number, all rows?, which rows
         self._flying = np.zeros(arena.spec.num_envs, dtype=np.bool_)
         self._shown: list[tuple[RowIndex, bytes]] = []  # single rows that were sent, with their reports
-        self._held = Report()  # of rows that were not ready when it was read, or whose lock step is not complete
+        self._held = Report()  # reports about rows that have not been sent yet
 
     @property
     def busy(self) -> bool:
@@ -96,7 +96,7 @@ class Steps:
 
     def _finish_lock_step(self, number: int, whole: bool, rows: RowIndex | None) -> None:
         self._lock_step = None
-        # With what was shown before, which may have been lost: the head takes what belongs to rows that are new to it.
+        # Also what was sent early (`show_again`), since that may have been lost. The head ignores rows that it has.
         self._held.extend(self._node.reports())
         report, self._held = self._held, Report()
         header = m.encode(m.Rows(number=number, report=pack_report(report), whole=whole))
@@ -114,7 +114,7 @@ class Steps:
         return True
 
     def _report_about(self, ready: RowIndex) -> bytes:
-        """What was reported of these rows. A worker that has become ready only now goes with its own."""
+        """What was reported of these rows, packed. Reports of other rows are held until those are sent."""
         self._held.extend(self._node.reports())
         if not self._held:
             return b""
@@ -181,7 +181,7 @@ class Steps:
         return rows
 
     def _new(self, rows: RowIndex | None, numbers: Any) -> Array:
-        """The rows that are asked for now. Others of a request were asked for before, and the head waits for them."""
+        """The rows of a request that were not asked for with the same number before."""
         chosen = np.arange(len(self._flying)) if rows is None else rows
         asked = array_of(numbers, self._arena.want.dtype, (len(chosen),), "request numbers")
         new: Array = chosen[asked != self._arena.want[chosen]]
@@ -194,7 +194,7 @@ class Steps:
         return found
 
     def _forget_shown(self, rows: Array) -> None:
-        """Who asks for one of the rows again has had all that were shown with it."""
+        """Forget sent rows that are asked for again, with all that were sent together with them: the head has those."""
         if self._shown:
             asked = set(rows.tolist())
             self._shown = [(shown, report) for shown, report in self._shown if asked.isdisjoint(shown.tolist())]

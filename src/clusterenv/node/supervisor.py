@@ -27,19 +27,19 @@ _THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-# The path comes as an argument, and what Python itself puts first goes before anything is imported: it is the current
-# folder, which is anybody's.
+# The search path comes as an argument. Python itself puts the current folder first, in which anybody may have left a
+# module; it is taken out before anything is imported.
 _BOOTSTRAP = (
     "import sys; del sys.path[0]; import json; sys.path[:] = json.loads(sys.argv[2]); "
     "from clusterenv.node.forkserver import main; main(int(sys.argv[1]), spared=sys.argv[3:] == ['spared'])"
 )
 _SERVER_END_S = 2.0
-# How long the fork server may take no message, and how often whoever waits listens to it.
+# How long the fork server may refuse to take a message, and how often its reports are read during a long wait.
 _DEAF_S, LISTEN_S = 60.0, 0.1
 
 
 def search_path() -> list[str]:
-    """Where the head looks for modules. Some tools put things there that are no text; only they can read them."""
+    """Where the head looks for modules, without the objects of some tools, which mean nothing to another process."""
     return [entry for entry in sys.path if isinstance(entry, str)]
 
 
@@ -126,7 +126,7 @@ class Supervisor:
             return  # the fork server is gone, and every worker with it
 
     def listen(self) -> None:
-        """Take what the fork server has reported. Whoever waits for many workers must: it stops when nobody listens."""
+        """Take what the fork server has reported. Needed in every long wait: a full socket stops the fork server."""
         self._read()
 
     def pid(self, token: int) -> int | None:
@@ -218,8 +218,8 @@ class Supervisor:
     def _kill_groups(self) -> None:
         """Kill what environments have started: without a fork server the kernel kills every worker, but no more."""
         for pid in self._pids.values():
-            # Each worker leads a session. While somebody of it lives, no other process gets its number; after that one
-            # may, and it seldom leads a session.
+            # A worker leads a session, and while any process of it lives, nobody else gets its number. Afterwards the
+            # number may be a stranger's, who hardly leads a session.
             with contextlib.suppress(ProcessLookupError):
                 if os.getsid(pid) != pid:
                     continue

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 KEYS = 'curve "canary-of-the-secret-key" $(echo no)'
 CANARY = "canary-of-the-secret-key"
 _LOOK_S = 0.02
+# How long a program may take to start, on however busy a machine.
+_START_S = 60.0
 
 
 class ContractBroken(AssertionError):
@@ -89,19 +91,24 @@ class StandIn:
         paths = sorted(self.folder.glob("*.json"), key=lambda path: int(path.stem.partition("-")[2]))
         return [json.loads(path.read_text()) for path in paths]
 
-    def wait_for(self, count: int, limit_s: float) -> list[dict[str, Any]]:
+    def wait_for(self, count: int, limit_s: float = _START_S) -> list[dict[str, Any]]:
         """Wait until so many have started."""
         wait_for(lambda: len(self.records()) >= count, limit_s, f"{count} nodes should have started")
         return self.records()
 
 
+def make_stand_in(folder: pathlib.Path) -> StandIn:
+    """Write the program. Blanks and quotes in its path are there on purpose."""
+    place = folder / "with 'blanks'"
+    place.mkdir(parents=True)
+    program, script = place / "python", pathlib.Path(__file__).with_name("stand_in.py")
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{script}" "$@"\n')
+    program.chmod(0o755)
+    return StandIn(os.fspath(program), place)
+
+
 @contextlib.contextmanager
 def standing_in(parent: str | None) -> Iterator[StandIn]:
-    """Make the program, in a folder of its own. Blanks and quotes in its path are there on purpose."""
+    """The program, in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory(dir=parent) as made:
-        place = pathlib.Path(made) / "with 'blanks'"
-        place.mkdir()
-        program, script = place / "python", pathlib.Path(__file__).with_name("stand_in.py")
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{script}" "$@"\n')
-        program.chmod(0o755)
-        yield StandIn(os.fspath(program), place)
+        yield make_stand_in(pathlib.Path(made))

@@ -329,7 +329,7 @@ class _Slot:
             yield "repeated", f"after {before} came {place}"
 
     def _after_cut(self, place: Place) -> Iterator[tuple[str, str]]:
-        """What was not heard of lies between: the life of an environment goes on, or that of another begins."""
+        """Check the first row after steps that nobody heard of: the same environment goes on, or another has begun."""
         if self._old(place):
             yield "repeated", f"after {self._place} came {place}"
 

@@ -1,1 +1,1 @@
-"""Shared memory, wake-ups and channels between processes of one host."""
+"""How bytes move: shared memory, wake-ups and channels on one host; sockets and keys between hosts."""

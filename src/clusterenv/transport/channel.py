@@ -27,7 +27,7 @@ _HEADER = struct.Struct("<Q")
 _BUFFER_BYTES = 4 * 2**20
 # A large message is received in parts of this size: each takes memory before it is known how much has arrived.
 _CHUNK_BYTES = 2**20
-# Python cuts the milliseconds of a wait to 32 bits: 4,294,968 s were less than one.
+# Python keeps the milliseconds of a wait in 32 bits: one of 4,294,968 s would end within a second.
 _MAX_WAIT_S = 2_000_000.0
 
 

@@ -113,7 +113,7 @@ def _made(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def _check_elements(flat: Array, content: bytes) -> None:
-    """NumPy believes that text holds characters; reading others raises, long after we have looked."""
+    """Refuse text with numbers that are no characters: NumPy does not look, and would raise whenever it is read."""
     if flat.dtype.kind == "U":
         codes = np.frombuffer(content, f"{flat.dtype.str[0]}u4")
         if codes.max() > _LAST_CHARACTER:

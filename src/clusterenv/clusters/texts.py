@@ -1,4 +1,4 @@
-"""From the short text of a cluster on other hosts to the typed object; `clusters.py` says what a text looks like."""
+"""From the short text of a cluster on other hosts to the typed object. The package says what a text looks like."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from clusterenv.clusters import KINDS, Remote, Ssh, fields_of_text
+from clusterenv.clusters.base import Remote, fields_of_text
+from clusterenv.clusters.join import Join
+from clusterenv.clusters.kubernetes import Kubernetes
+from clusterenv.clusters.ray import Ray
+from clusterenv.clusters.slurm import Slurm
+from clusterenv.clusters.ssh import Ssh
+from clusterenv.clusters.tcp import Tcp
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 
 if TYPE_CHECKING:
@@ -14,6 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_TEXT = 8192
+
+KINDS: dict[str, type[Remote]] = {kind.kind: kind for kind in (Join, Kubernetes, Ray, Slurm, Ssh, Tcp)}
 
 
 def parse_remote(text: str) -> Remote:
@@ -57,10 +65,10 @@ def _parse_ssh(text: str, rest: str) -> Ssh:
 def _values(kind: type[Remote], text: str, options: list[str]) -> dict[str, Any]:
     """The fields that the options of a text set."""
     known = {each.name: each for each in fields_of_text(kind)}
+    where = f"cluster={text[:80]!r}: "
     values: dict[str, Any] = {}
     for option in options:
         key, equals, raw = option.partition("=")
-        where = f"cluster={text[:80]!r}: "
         if not equals:
             raise ConfigError(f"{where}{option[:80]!r} must be key=value, as in 'workers=4'.")
         if key == "insecure":
