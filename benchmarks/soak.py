@@ -6,8 +6,9 @@ A head for each cluster, in a process of its own, uses one batch in every way wh
 stopped and environments raise, end their process and crash it (as in `benchmarks.chaos`). It works in pieces: each
 begins with a reset; after each the head looks at its own memory, descriptors, threads and shared memory, and hands its
 history to this process, which checks it. So neither the history nor the checker are in what is measured. Memory is
-looked at three times: as the system sees it, which includes what was freed and is kept for later, as the C library
-counts what is in use, and as Python counts its objects. What leaks grows in one of the last two. Slopes are those of
+looked at four times: as the system sees it, with pages of program files, which come and go as the machine has room; of
+these the process's own pages, with what was freed and is kept for later; as the C library counts what is in use; and as
+Python counts its objects. What leaks grows in one of the last two. Slopes are those of
 straight lines through the samples after the warm-up. A violation, a hang, or something left behind makes the program
 end with 1.
 """
@@ -61,7 +62,7 @@ WORKER_EVERY_S, WORKER_STOP_S = (3.0, 20.0), (0.05, 3.0)
 NODE_EVERY_S, NODE_STOP_S = (30.0, 120.0), (0.1, 12.0)
 END_S = 180.0
 SHOWN = 20
-HELD = ("memory_mb", "in_use_mb", "objects", "descriptors", "threads", "shared_memory")
+HELD = ("memory_mb", "own_mb", "in_use_mb", "objects", "descriptors", "threads", "shared_memory")
 # The head must not grow faster than this, in MB per hour.
 TARGET_MB_PER_H = 1.0
 
@@ -110,6 +111,12 @@ class _Malloc(ctypes.Structure):
     )
 
 
+def own_mb() -> float:
+    """The pages of this process that come from no file."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 / 1e6 for line in file if line.startswith("RssAnon:"))
+
+
 def in_use_mb() -> float:
     """How much of the memory that was asked of the C library is in use, in all threads; NaN if it does not tell."""
     libc = ctypes.CDLL(None)
@@ -127,6 +134,7 @@ def held() -> dict[str, float]:
         shared = {line.split(maxsplit=5)[4] for line in file if "/memfd:clusterenv" in line}
     return {
         "memory_mb": psutil.Process().memory_info().rss / 1e6,
+        "own_mb": own_mb(),
         "in_use_mb": in_use_mb(),
         "objects": sys.getallocatedblocks(),
         "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # without the one that looks
@@ -259,7 +267,9 @@ def summary(args: Args, found: dict[str, Any]) -> dict[str, Any]:
 def show(args: Args, heads: dict[str, dict[str, Any]]) -> Table:
     """One line per head."""
     titles = ("cluster", "transitions", "deeds", "marked losses", "given up", "violations")
-    table = Table(*titles, "memory MB/h (95 %)", "in use MB/h", "objects/h", "descriptors", "threads", "shared memory")
+    table = Table(
+        *titles, "memory MB/h (95 %)", "own MB/h", "in use MB/h", "objects/h", "descriptors", "threads", "shared memory"
+    )
     for cluster, found in heads.items():
         told, rows = summary(args, found), found["rows"]
         deeds = ", ".join(f"{count} x {deed}" for deed, count in found.get("end", {}).get("deeds", {}).items())
@@ -270,9 +280,8 @@ def show(args: Args, heads: dict[str, dict[str, Any]]) -> Table:
             cells.append(
                 f"{memory['per_hour']:+.2f} ± {memory['off']:.2f}, {memory['first']:.1f} to {memory['last']:.1f} MB"
             )
-            cells.append(f"{told['in_use_mb']['per_hour']:+.2f} ± {told['in_use_mb']['off']:.2f}")
-            cells.append(f"{told['objects']['per_hour']:+.0f} ± {told['objects']['off']:.0f}")
-            cells += [f"{told[name]['lowest']:.0f} to {told[name]['highest']:.0f}" for name in HELD[3:]]
+            cells += [f"{told[name]['per_hour']:+.2f} ± {told[name]['off']:.2f}" for name in HELD[1:4]]
+            cells += [f"{told[name]['lowest']:.0f} to {told[name]['highest']:.0f}" for name in HELD[4:]]
         table.add_row(cluster, *cells)
     return table
 

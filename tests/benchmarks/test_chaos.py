@@ -87,8 +87,10 @@ def test_a_soak_samples_and_checks_every_piece(tmp_path: pathlib.Path) -> None:
 
 def test_a_soak_tells_memory_in_use_from_memory_that_was_freed() -> None:
     before = soak.held()
-    kept = [bytes(100_000) for _ in range(200)]
-    assert soak.held()["in_use_mb"] - before["in_use_mb"] >= 19.9, "20 MB are in use"
+    kept = [b"1" * 100_000 for _ in range(200)]
+    now = soak.held()
+    assert now["in_use_mb"] - before["in_use_mb"] >= 19.9, "20 MB are in use"
+    assert before["own_mb"] < now["own_mb"] < now["memory_mb"]
     kept.clear()
     assert soak.held()["in_use_mb"] - before["in_use_mb"] < 1.0
     small = [object() for _ in range(10_000)]
