@@ -58,20 +58,19 @@ class Engine:
         self.recovery = Recovery(node, arena, self.gather, self.observations, autoreset_mode, on_loss, timeouts)
         self._timeouts = timeouts
         self._everybody = list(range(len(node.blocks)))
-        self._kept = Report()  # what has been reported of slots that are not handed over yet
+        self._kept = Report()  # reports about slots that are not handed over yet
         self._looked_at = 0.0
-        self.asked = True  # the first half of the call under way has come to its end
-        self._sending: Sequence[int] = ()  # the slots of a `send` that has not
+        self.asked = True  # whether the first half of the last call has come to its end
+        self._sending: Sequence[int] = ()  # the slots of a `send` that was interrupted before it had asked them all
         self._objects: dict[int, Any] = {}  # the last action of each slot, if no array can hold it
         self._posted: list[int] = []
         self._replies: dict[int, Reply] = {}
-        # The reset under way: slots that are still to be reset with their seeds, all of them, the incarnations of the
-        # workers that have answered, and what they reported.
-        self._resetting: dict[int, int | None] = {}
-        self._reset_seeds: dict[int, int | None] = {}
-        self._reset_by: dict[int, int] = {}
+        # The reset under way.
+        self._resetting: dict[int, int | None] = {}  # the slots that have not answered, with their seeds
+        self._reset_seeds: dict[int, int | None] = {}  # all slots of it, with their seeds
+        self._reset_by: dict[int, int] = {}  # the workers that have answered, with their incarnations then
         self._reset_options: ResetOptions = None
-        self._reset_report = Report()
+        self._reset_report = Report()  # what they have reported
 
     # Lock step.
 

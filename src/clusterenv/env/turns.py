@@ -39,8 +39,8 @@ class Pending(enum.Enum):
 class Turns:
     """Guards the batch. Use it as a context manager around everything that touches the engine.
 
-    A call has its turn as long as it runs. Ctrl-C may come at any moment, also just before `__exit__`: so it is not
-    only that which ends a turn, but also that the function which took it is no longer on any stack.
+    A call has its turn as long as it runs. The turn ends with `__exit__` or, where Ctrl-C has come just before that,
+    when the function that took it is no longer on any stack.
     """
 
     def __init__(self, engine: Engine, name: str) -> None:
@@ -116,7 +116,8 @@ class Turns:
             if holder is None or _runs(holder[0]):
                 return False
             self._turn["of"] = mine
-        del holder  # and what only the interrupted function knew: a stream that nobody has got is closed
+        # With its frame go the variables of the interrupted function: a stream that it had not handed over is closed.
+        del holder
         self._interrupted()
         self._catch_up()
         return True

@@ -14,6 +14,7 @@ from clusterenv.config import OnLoss, check_num_envs, parse_cluster, parse_on_lo
 from clusterenv.env import checks, opening
 from clusterenv.env.actions import Actions
 from clusterenv.env.agree import check_observation_mode
+from clusterenv.env.calling import Calling
 from clusterenv.env.detaching import Detaching
 from clusterenv.env.infos import batch_infos, select
 from clusterenv.env.turns import Pending, Turns
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     StepResult = tuple[Any, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]
 
 
-class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
+class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
     """A batch of environments on worker processes, with the interface and the answers of `SyncVectorEnv`.
 
     Most users call `clusterenv.make_vec`. This constructor takes factories, as `AsyncVectorEnv` does.
@@ -86,13 +87,13 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         mode, loss = opening.check_autoreset_mode(autoreset_mode), parse_on_loss(on_loss)
         rebuild = loss is not OnLoss.RAISE
         plan = opening.Plan(
-            where,
-            len(factories),
-            opening.env_node(factories, where, mode, max_concurrency, rebuild=rebuild),
-            check_observation_mode(observation_mode),
-            mode,
-            loss,
-            opening.check_timeouts(timeouts),
+            cluster=where,
+            num_envs=len(factories),
+            node=opening.env_node(factories, where, mode, max_concurrency, rebuild=rebuild),
+            observation_mode=check_observation_mode(observation_mode),
+            autoreset_mode=mode,
+            on_loss=loss,
+            timeouts=opening.check_timeouts(timeouts),
         )
         self._open(plan, copy=copy, infos=infos)
 
@@ -133,13 +134,13 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         where = parse_cluster(cluster)
         count = check_num_envs(num_envs)
         plan = opening.Plan(
-            where,
-            count,
-            opening.block_node(factory, count, where),
-            "same",
-            None,
-            parse_on_loss(on_loss),
-            opening.check_timeouts(timeouts),
+            cluster=where,
+            num_envs=count,
+            node=opening.block_node(factory, count, where),
+            observation_mode="same",
+            autoreset_mode=None,  # that of the vectorised environments
+            on_loss=parse_on_loss(on_loss),
+            timeouts=opening.check_timeouts(timeouts),
         )
         self = cls.__new__(cls)
         self._open(plan, copy=copy, infos=infos)
@@ -149,8 +150,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
         self.closed = True  # until there is something to close
         self._dialect = opening.check_dialect(infos, plan.autoreset_mode)
         self._engine, agreed, mode = opening.open_batch(plan)
-        # Runs when the batch is forgotten and when the interpreter ends, whatever happened before.
         self._turns = Turns(self._engine, type(self).__name__)
+        # Runs when the batch is forgotten and when the interpreter ends, whatever happened before.
         self._finalizer = weakref.finalize(self, self._turns.end_all)
         self.single_observation_space, self.observation_space = agreed[0], agreed[1]
         self.single_action_space, self.action_space = agreed[2], agreed[3]
@@ -369,70 +370,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Detaching):
                 infos,
             )
 
-    # Calls into the environments.
-
-    def call(self, name: str, *args: Any, indices: Any = None, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of the environments, or read an attribute.
-
-        Args:
-            name: of the method or attribute, found through wrappers.
-            *args: for the method.
-            indices: which slots, None for all.
-            **kwargs: for the method.
-
-        Returns:
-            One result per slot.
-
-        Raises:
-            EnvError: the method raised; it is also an instance of what was raised.
-            ResultError: an argument or a result cannot be pickled.
-        """
-        with self._turns:
-            self._begin_call("call", checks.call_name(name), args, kwargs, indices)
-            return self._end_call(None)
-
-    def call_async(self, name: str, /, *args: Any, indices: Any = None, **kwargs: Any) -> None:
-        """The first half of `call`."""
-        with self._turns:
-            self._begin_call("call_async", checks.call_name(name), args, kwargs, indices)
-
-    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """The second half of `call`; `timeout` as in `step_wait`, with `timeouts.call_s`."""
-        with self._turns:
-            self._turns.end(Pending.CALL)
-            return self._end_call(checks.wait_limit(timeout))
-
-    def get_attr(self, name: str, indices: Any = None) -> tuple[Any, ...]:
-        """Read an attribute of the environments, one value per slot."""
-        return self.call(name, indices=indices)
-
-    def set_attr(self, name: str, values: Any, indices: Any = None) -> None:
-        """Set an attribute of the environments.
-
-        Args:
-            name: of the attribute, found through wrappers.
-            values: a list or tuple with one value per slot, or one value for all.
-            indices: which slots, None for all.
-        """
-        with self._turns:
-            self._turns.begin(Pending.CALL, "set_attr")
-            slots = checks.slot_indices(indices, self.num_envs)
-            given = dict(zip(slots.tolist(), checks.values_per_slot(values, len(slots)), strict=True))
-            arguments = {
-                worker: (rows, checks.call_name(name), [given[slot] for slot in block])
-                for worker, rows, block in self._engine.by_worker(slots)
-            }
-            self._turns.start(Pending.CALL, lambda: self._engine.begin_call("set_attr", name, slots, arguments))
-            self._turns.finish(functools.partial(self._engine.end_call, None))
-
-    def _begin_call(self, half: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], indices: Any) -> None:
-        self._turns.begin(Pending.CALL, half)
-        slots = checks.slot_indices(indices, self.num_envs)
-        arguments = {worker: (rows, name, args, kwargs) for worker, rows, _ in self._engine.by_worker(slots)}
-        self._turns.start(Pending.CALL, lambda: self._engine.begin_call("call", name, slots, arguments))
-
-    def _end_call(self, timeout: float | None) -> tuple[Any, ...]:
-        return tuple(self._turns.finish(functools.partial(self._engine.end_call, timeout)))
+    # What the environments show.
 
     def render(self) -> tuple[Any, ...] | None:
         """What each environment renders."""

@@ -34,7 +34,7 @@ class Board:
         self._slot, self._writing = arena.column(Word.SLOT), arena.column(Word.WRITING)
         self._memory = arena.column(Word.MEMORY)
         count = arena.spec.num_workers
-        # Request numbers and counts of messages run over after two thousand million; only equality matters.
+        # Request numbers and counts of messages wrap around after 2**31; only whether they are equal matters.
         self._asked = np.zeros(count, dtype=np.int32)
         self._read = np.zeros(count, dtype=np.int32)
         self._excused = np.zeros(count, dtype=np.bool_)
@@ -108,10 +108,10 @@ class Board:
 
     def note_read(self, worker: int) -> None:
         """One message of this worker has been read."""
-        self._read[worker : worker + 1] += 1  # as an array, which runs over in silence; a scalar warns
+        self._read[worker : worker + 1] += 1  # as an array, which wraps around without a warning
 
     def outgrown(self, worker: int) -> int:
-        """To how many MiB the memory of a worker has grown that ends because of it; 0 if it does not."""
+        """The MiB to which the memory of a worker has grown, if it ends because of that; 0 otherwise."""
         return int(self._memory[worker])
 
     def position(self, worker: int) -> tuple[int | None, range | None]:

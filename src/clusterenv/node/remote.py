@@ -140,7 +140,7 @@ class RemoteNode(Waiting):
             packed = b""
             if actions is not None:
                 packed = CODEC.pack({worker - host.workers.start: dict(actions[worker]) for worker in host.workers})
-            host.ask(m.Step, self._stepped, frames, lock_step=lock_step, whole=whole, objects=packed)
+            host.ask(m.Step, self._refuse_step_error, frames, lock_step=lock_step, whole=whole, objects=packed)
             if lock_step:
                 self._stepping.add(host.index)
 
@@ -215,7 +215,7 @@ class RemoteNode(Waiting):
         """The replies of these workers that arrive within the limit; a lost worker has none."""
         waited = self._wait_while(lambda: any(self._owes(w) and self._crew.alive[w] for w in workers), limit_s)
         if waited:
-            self._pump(0.0)  # nobody owes anything: why, may be on its way
+            self._pump(0.0)  # if a worker owes nothing because it is lost, the reason may be on its way
         return self._post_office().take_replies(workers)
 
     # Weights.
@@ -296,7 +296,7 @@ class RemoteNode(Waiting):
         self._wait_while(self._replacements.tend, None)  # each has limits of its own
         self._wait_while(lambda: any(map(self._replacements.building, workers)), limit_s)
         came = self._replacements.take(workers)
-        known = {loss.worker for loss in self._losses}  # one that was built may be lost before the last of them is
+        known = {loss.worker for loss in self._losses}  # a worker may be lost again before the last one is built
         for worker in workers:
             if came.get(worker) is None and not self._crew.alive[worker] and worker not in known:
                 host = self._crew.host_of(worker)
@@ -354,41 +354,42 @@ class RemoteNode(Waiting):
             self._look_after_hosts(now)
         return received is not None
 
-    def _spent(self, left_s: float) -> bool:
-        """Take a message; whether the time of a wait is over. However much a node may say, it comes to its end."""
-        came = self._pump(left_s)
-        return left_s <= 0 and (not came or left_s < -_LAST_WORDS_S)
-
     def _wait_while(self, busy: Callable[[], bool], limit_s: float | None) -> bool:
         """Take messages while `busy` holds; False if the time was over before."""
         end = None if limit_s is None else time.monotonic() + limit_s
         while busy():
-            if self._spent(_LOOK_S if end is None else end - time.monotonic()):
+            left_s = _LOOK_S if end is None else end - time.monotonic()
+            came = self._pump(left_s)
+            # What has arrived by then is still taken, but a node that never stops talking cannot prolong the wait.
+            if left_s <= 0 and (not came or left_s < -_LAST_WORDS_S):
                 return False
         return True
 
     def _take(self, host: Host, message: m.FromNode | ProtocolError, frames: Sequence[Any]) -> None:
         host.heard_s = time.monotonic()
         try:
-            if isinstance(message, m.Rows):
-                self._take_rows(host, message, frames)
-            elif isinstance(message, m.Answer):
-                handler = host.handler_of(message.number)
-                if handler is not None:
-                    handler(message, frames)
-                    host.settle(message.number)
-            elif isinstance(message, m.Lost):
-                self._take_loss(host, message)
-            elif isinstance(message, m.Beat):
-                host.seen = max(host.seen, message.seen)
-                self._lending.take_progress(host.workers, message.progress)
-            elif isinstance(message, m.Leave):
-                fault = Fault.PREEMPTION if message.preempted else Fault.CRASH
-                self._give_up(host, f"its node {host.name} left: {message.reason}", fault)
-            elif isinstance(message, ProtocolError):
-                self._give_up(host, f"its node {host.name} broke the protocol: {message}")
+            if isinstance(message, ProtocolError):
+                raise message
+            self._handle(host, message, frames)
         except (ProtocolError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             self._give_up(host, f"its node {host.name} broke the protocol: {error}")
+
+    def _handle(self, host: Host, message: m.FromNode, frames: Sequence[Any]) -> None:
+        if isinstance(message, m.Rows):
+            self._take_rows(host, message, frames)
+        elif isinstance(message, m.Answer):
+            handler = host.handler_of(message.number)
+            if handler is not None:
+                handler(message, frames)
+                host.settle(message.number)
+        elif isinstance(message, m.Lost):
+            self._take_loss(host, message)
+        elif isinstance(message, m.Beat):
+            host.seen = max(host.seen, message.seen)
+            self._lending.take_progress(host.workers, message.progress)
+        elif isinstance(message, m.Leave):
+            fault = Fault.PREEMPTION if message.preempted else Fault.CRASH
+            self._give_up(host, f"its node {host.name} left: {message.reason}", fault)
 
     def _take_rows(self, host: Host, message: m.Rows, frames: Sequence[Any]) -> None:
         if message.number is not None and host.handler_of(message.number) is None:
@@ -396,7 +397,7 @@ class RemoteNode(Waiting):
         slots = copy_rows(self._bound(), host.slots, frames, whole=message.whole)
         if message.report and len(slots):
             report = unpack_report(message.report, host.slots)
-            if len(slots) < len(host.slots):  # what was said of the others came with their own rows, or is over
+            if len(slots) < len(host.slots):  # rows that the head had already came with what was reported of them
                 report = report.about(set(slots.tolist()))
             self._report.extend(report)
         self._showing.discard(host.index)
@@ -422,7 +423,7 @@ class RemoteNode(Waiting):
             silent_s = now - host.heard_s
             if silent_s > self._joining.silence_s:
                 self._silent.add(host.index)
-            # At two looks: when a head goes on that was stopped, its socket needs a moment to read what has come.
+            # Twice in a row: the socket of a head that was stopped needs a moment to read what has come meanwhile.
             if host.index in self._silent & before:
                 self._give_up(host, f"its node {host.name} has been silent for {silent_s:.0f} s")
             elif silent_s > _SUSPECT_S and (known := self._joining.seems_gone(host)):
@@ -437,7 +438,7 @@ class RemoteNode(Waiting):
         if host.lost or self.closed:
             return
         _logger.warning("node %s is lost: %s", host.name, cause)
-        host.tell(m.Refuse(reason=f"given up: {cause}"[:1000]))  # should it still be there, it goes
+        host.tell(m.Refuse(reason=f"given up: {cause}"[:1000]))  # if it still lives, it ends
         host.give_up(cause, fault)
         self._stepping.discard(host.index)
         self._showing.discard(host.index)
@@ -456,8 +457,8 @@ class RemoteNode(Waiting):
         if not in_time:
             raise LaunchError(f"the nodes did not {what} within {limit_s} s. {self._joining.last_words()}")
 
-    def _stepped(self, answer: m.Answer, frames: Sequence[Any]) -> None:
-        """Steps are answered by rows; an answer says that they are under way, or what is wrong."""
+    def _refuse_step_error(self, answer: m.Answer, frames: Sequence[Any]) -> None:
+        """Steps are answered by rows. An answer says that they are under way, or what is wrong."""
         if answer.error:
             raise ProtocolError(answer.error)
 

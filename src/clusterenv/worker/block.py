@@ -45,7 +45,7 @@ class EnvBlock:
         rebuild: whether an environment that raised is replaced here (`on_loss="restart"`).
     """
 
-    whole = False  # rows may be stepped in groups
+    whole = False  # the block may be stepped in part
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class EnvBlock:
         self.slots = slots
         self._env_fns = env_fns
         self.autoreset_mode = autoreset_mode
-        # While a policy plays: takes the last observation and info of an episode, in place of an info.
+        # A policy that plays sets this, to get the last observation and info of every episode; they go into no report.
         self.keep_final: Callable[[int, Any, Any], None] | None = None
         self._rebuild_lost = rebuild
         self._envs = [self._build(row) for row in range(len(slots))]

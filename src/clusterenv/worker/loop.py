@@ -145,7 +145,7 @@ class WorkerLoop:
         self._want, self._have = arena.want[rows], arena.have[rows]
         self._all_rows = list(range(len(slots)))
         self._bell = arena.bell_signal(spare_core=setup.spare_core)
-        # The bell takes a value that no worker has written before: the workers count up in separate residue classes.
+        # Every ring is another value: of n workers, worker w rings w + n, w + 2n, and so on.
         self._ring, self._ring_step = worker, arena.spec.num_workers
         self._row_s = 0.0
         self._object_actions: ObjectActions = {}
