@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.wrappers import TimeAwareObservation
 
 import clusterenv
 from clusterenv import (
@@ -119,6 +120,20 @@ BEFORE_ANYTHING_STARTS: dict[str, tuple[Callable[[], Any], type[Exception], str]
     "vectorization_mode": (made(vectorization_mode="asinc"), ConfigError, "'asinc'"),
     "vectorization_mode async": (made(vectorization_mode="async"), ConfigError, "cluster= takes its place"),
     "slot_kwargs too few": (made(slot_kwargs=[{}]), ConfigError, "slot_kwargs has 1 entries for num_envs=2"),
+    "slot_kwargs no dictionaries": (
+        made(slot_kwargs=[{}, 3]),
+        ConfigTypeError,
+        "slot_kwargs[1]=3 must be a dictionary",
+    ),
+    "slot_kwargs one for all": (
+        made(slot_kwargs={"g": 3}),
+        ConfigTypeError,
+        "must be a list with one dictionary per slot",
+    ),
+    "slot_kwargs no list": (made(slot_kwargs=3), ConfigTypeError, "slot_kwargs=3 must be a list"),
+    "wrappers one": (made(wrappers=TimeAwareObservation), ConfigTypeError, "TimeAwareObservation'> must be a list"),
+    "wrappers names": (made(wrappers=["TimeLimit"]), ConfigTypeError, "wrappers[0]='TimeLimit' must be a class"),
+    "wrappers text": (made(wrappers="TimeLimit"), ConfigTypeError, "wrappers='TimeLimit' must be a list"),
     "wrappers with blocks": (
         made(vectorization_mode="vector_entry_point", wrappers=[lambda env: env]),
         ConfigError,
