@@ -159,7 +159,7 @@ def test_refused_before_anything_starts(call: Callable[[], Any], kind: type[Exce
     assert len(str(caught.value)) < 2000
 
 
-def test_06_slots_that_do_not_divide_are_split_all_the_same() -> None:
+def test_slots_that_do_not_divide_are_split_all_the_same() -> None:
     envs = ClusterEnv(counting(5), cluster="local:2")
     try:
         assert envs.reset(seed=1)[0].tolist() == [[slot, 0] for slot in range(5)]
@@ -169,9 +169,7 @@ def test_06_slots_that_do_not_divide_are_split_all_the_same() -> None:
 
 @pytest.mark.usefixtures("nothing_starts")
 @pytest.mark.parametrize("error", ["ImportError('missing part')", "ZeroDivisionError()", "SyntaxError('bad')"])
-def test_10_a_module_that_cannot_be_imported(
-    error: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_cannot_be_imported(error: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_module.py").write_text(f"raise {error}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "broken_module", raising=False)
@@ -204,7 +202,7 @@ def test_spaces_that_differ(fns: list[Callable[[], Any]], says: str, cluster: st
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_12_observations_that_may_differ_must_share_shape_and_dtype(cluster: str) -> None:
+def test_observations_that_may_differ_must_share_shape_and_dtype(cluster: str) -> None:
     with pytest.raises(SpaceMismatch):
         ClusterEnv(
             [SpacedEnv, lambda: SpacedEnv(spaces.Box(0, 1, (3,)))], cluster=cluster, observation_mode="different"
@@ -234,7 +232,7 @@ def test_spaces_that_fit_no_array_work(space: spaces.Space[Any], cluster: str) -
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("shape", [(0,), (3, 0)])
-def test_14_an_empty_box_works(shape: tuple[int, ...], cluster: str) -> None:
+def test_an_empty_box_works(shape: tuple[int, ...], cluster: str) -> None:
     envs = ClusterEnv([lambda: SpacedEnv(spaces.Box(0, 1, shape))] * 2, cluster=cluster)
     try:
         assert envs.reset(seed=1)[0].shape == (2, *shape)
@@ -243,7 +241,7 @@ def test_14_an_empty_box_works(shape: tuple[int, ...], cluster: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_14_a_box_of_ten_thousand_million_elements_is_refused(cluster: str) -> None:
+def test_a_box_of_ten_thousand_million_elements_is_refused(cluster: str) -> None:
     with pytest.raises(ConfigError, match="GiB"):
         ClusterEnv([lambda: SpacedEnv(shape=(10**5, 10**5))] * 2, cluster=cluster)
 
