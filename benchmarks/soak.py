@@ -8,9 +8,8 @@ begins with a reset; after each the head looks at its own memory, descriptors, t
 history to this process, which checks it. So neither the history nor the checker are in what is measured. Memory is
 looked at four times: as the system sees it, with pages of program files, which come and go as the machine has room; of
 these the process's own pages, with what was freed and is kept for later; as the C library counts what is in use; and as
-Python counts its objects. What leaks grows in one of the last two. Slopes are those of
-straight lines through the samples after the warm-up. A violation, a hang, or something left behind makes the program
-end with 1.
+Python counts its objects. What leaks grows in one of the last two. Slopes are those of straight lines through the
+samples after the warm-up. A violation, a hang, or something left behind makes the program end with 1.
 """
 
 from __future__ import annotations

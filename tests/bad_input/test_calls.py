@@ -200,7 +200,7 @@ def test_actions_that_fit_are_taken(envs: ClusterEnv, actions: Any) -> None:
     assert envs.step(actions)[1].tolist() == [0, 1, 2, 1]
 
 
-def test_21_read_only_actions_are_taken_and_left_alone(envs: ClusterEnv) -> None:
+def test_read_only_actions_are_taken_and_left_alone(envs: ClusterEnv) -> None:
     actions = np.array([0, 1, 2, 1])
     actions.flags.writeable = False
     assert envs.step(actions)[1].tolist() == [0, 1, 2, 1]
@@ -216,14 +216,14 @@ class Tensor:
         return self._values
 
 
-def test_21_a_tensor_is_taken(envs: ClusterEnv) -> None:
+def test_a_tensor_is_taken(envs: ClusterEnv) -> None:
     with pytest.raises(ActionError, match="float64"):
         envs.step(Tensor(0.0, 1.0, 2.0, 1.0))
     assert envs.step(Tensor(0, 1, 2, 1))[1].tolist() == [0, 1, 2, 1]
 
 
 @pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
-def test_21_actions_of_a_box(cluster: str) -> None:
+def test_actions_of_a_box(cluster: str) -> None:
     box = spaces.Box(-1, 1, (2,))
     with batch([lambda: SpacedEnv(action_space=box)] * 2, cluster=cluster) as envs:
         envs.reset(seed=1)
@@ -242,7 +242,7 @@ def test_21_actions_of_a_box(cluster: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
-def test_21_actions_of_a_dictionary(cluster: str) -> None:
+def test_actions_of_a_dictionary(cluster: str) -> None:
     space = spaces.Dict(a=spaces.Discrete(2), b=spaces.MultiBinary(2))
     with batch([lambda: SpacedEnv(action_space=space)] * 2, cluster=cluster) as envs:
         envs.reset(seed=1)
@@ -255,7 +255,7 @@ def test_21_actions_of_a_dictionary(cluster: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
-def test_20_a_step_before_the_first_reset(cluster: str) -> None:
+def test_a_step_before_the_first_reset(cluster: str) -> None:
     with batch(counting(4), cluster=cluster) as envs:
         for way in (envs.step, envs.step_async, envs.send):
             with pytest.raises(ResetNeeded):
@@ -265,14 +265,14 @@ def test_20_a_step_before_the_first_reset(cluster: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
-def test_19_the_first_reset_cannot_be_a_part(cluster: str) -> None:
+def test_the_first_reset_cannot_be_a_part(cluster: str) -> None:
     with batch(counting(2), cluster=cluster) as envs:
         with pytest.raises(ConfigError, match="first reset"):
             envs.reset(options={"reset_mask": np.array([True, False])})
         envs.reset(options={"reset_mask": np.array([True, True])})
 
 
-def test_18_options_that_cannot_travel_are_refused() -> None:
+def test_options_that_cannot_travel_are_refused() -> None:
     with batch(counting(4)) as envs:
         envs.reset(seed=1)
         with pytest.raises(ResultError, match="lock"):
@@ -281,14 +281,14 @@ def test_18_options_that_cannot_travel_are_refused() -> None:
         assert envs.step([1] * 4)[0].tolist() == [[slot, 1] for slot in range(4)]
 
 
-def test_18_the_callers_options_are_left_alone(envs: ClusterEnv) -> None:
+def test_the_callers_options_are_left_alone(envs: ClusterEnv) -> None:
     options = {"reset_mask": np.array([True] * 4), "level": 3}
     envs.reset(options=options)
     assert set(options) == {"reset_mask", "level"}
     assert envs.get_attr("last_options") == ({"level": 3},) * 4
 
 
-def test_22_two_threads_at_once(tmp_path: pathlib.Path) -> None:
+def test_two_threads_at_once(tmp_path: pathlib.Path) -> None:
     gate = Gate(tmp_path)
     with batch([gate.env(slot) for slot in range(4)]) as envs:
         envs.reset(seed=1)
@@ -313,7 +313,7 @@ def test_22_two_threads_at_once(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
-def test_23_calls_out_of_order(cluster: str) -> None:
+def test_calls_out_of_order(cluster: str) -> None:
     with batch(counting(4), cluster=cluster) as envs:
         envs.reset(seed=1)
         envs.step_async([1] * 4)
@@ -347,7 +347,7 @@ def test_23_calls_out_of_order(cluster: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
-def test_24_closed_twice_and_used_after(cluster: str) -> None:
+def test_closed_twice_and_used_after(cluster: str) -> None:
     envs = ClusterEnv(counting(2), cluster=cluster)
     envs.close()
     envs.close()
@@ -355,18 +355,18 @@ def test_24_closed_twice_and_used_after(cluster: str) -> None:
         envs.reset()
 
 
-def test_25_private_names_work_as_gymnasium_has_them(envs: ClusterEnv) -> None:
+def test_private_names_work_as_gymnasium_has_them(envs: ClusterEnv) -> None:
     assert envs.call("_private") == ("private 0", "private 1", "private 2", "private 3")
     is_usable(envs)
 
 
-def test_25_a_huge_result_arrives(envs: ClusterEnv) -> None:
+def test_a_huge_result_arrives(envs: ClusterEnv) -> None:
     results = envs.call("huge")
     assert [(len(result), result[0]) for result in results] == [(2 * 2**20, slot) for slot in range(4)]
     is_usable(envs)
 
 
-def test_25_a_result_that_cannot_travel() -> None:
+def test_a_result_that_cannot_travel() -> None:
     with batch(each(4, OddResults)) as envs:
         envs.reset(seed=1)
         envs.step([1] * 4)
@@ -380,7 +380,7 @@ def test_25_a_result_that_cannot_travel() -> None:
         is_usable(envs)
 
 
-def test_25_an_error_in_one_slot_does_not_shift_the_results_of_later_calls(envs: ClusterEnv) -> None:
+def test_an_error_in_one_slot_does_not_shift_the_results_of_later_calls(envs: ClusterEnv) -> None:
     with pytest.raises(EnvError):
         envs.call("double", None)
     assert envs.call("double", 2.0) == (4.0,) * 4
@@ -389,7 +389,7 @@ def test_25_an_error_in_one_slot_does_not_shift_the_results_of_later_calls(envs:
 
 
 @pytest.mark.parametrize("cluster", ["local:2", "inproc:2"])
-def test_33_used_after_a_fork(cluster: str) -> None:
+def test_used_after_a_fork(cluster: str) -> None:
     with batch(counting(4), cluster=cluster) as envs:
         envs.reset(seed=1)
         reader, writer = os.pipe()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.wrappers import TimeAwareObservation
 
 import clusterenv
 from clusterenv import (
@@ -119,6 +120,20 @@ BEFORE_ANYTHING_STARTS: dict[str, tuple[Callable[[], Any], type[Exception], str]
     "vectorization_mode": (made(vectorization_mode="asinc"), ConfigError, "'asinc'"),
     "vectorization_mode async": (made(vectorization_mode="async"), ConfigError, "cluster= takes its place"),
     "slot_kwargs too few": (made(slot_kwargs=[{}]), ConfigError, "slot_kwargs has 1 entries for num_envs=2"),
+    "slot_kwargs no dictionaries": (
+        made(slot_kwargs=[{}, 3]),
+        ConfigTypeError,
+        "slot_kwargs[1]=3 must be a dictionary",
+    ),
+    "slot_kwargs one for all": (
+        made(slot_kwargs={"g": 3}),
+        ConfigTypeError,
+        "must be a list with one dictionary per slot",
+    ),
+    "slot_kwargs no list": (made(slot_kwargs=3), ConfigTypeError, "slot_kwargs=3 must be a list"),
+    "wrappers one": (made(wrappers=TimeAwareObservation), ConfigTypeError, "TimeAwareObservation'> must be a list"),
+    "wrappers names": (made(wrappers=["TimeLimit"]), ConfigTypeError, "wrappers[0]='TimeLimit' must be a class"),
+    "wrappers text": (made(wrappers="TimeLimit"), ConfigTypeError, "wrappers='TimeLimit' must be a list"),
     "wrappers with blocks": (
         made(vectorization_mode="vector_entry_point", wrappers=[lambda env: env]),
         ConfigError,
@@ -144,7 +159,7 @@ def test_refused_before_anything_starts(call: Callable[[], Any], kind: type[Exce
     assert len(str(caught.value)) < 2000
 
 
-def test_06_slots_that_do_not_divide_are_split_all_the_same() -> None:
+def test_slots_that_do_not_divide_are_split_all_the_same() -> None:
     envs = ClusterEnv(counting(5), cluster="local:2")
     try:
         assert envs.reset(seed=1)[0].tolist() == [[slot, 0] for slot in range(5)]
@@ -154,9 +169,7 @@ def test_06_slots_that_do_not_divide_are_split_all_the_same() -> None:
 
 @pytest.mark.usefixtures("nothing_starts")
 @pytest.mark.parametrize("error", ["ImportError('missing part')", "ZeroDivisionError()", "SyntaxError('bad')"])
-def test_10_a_module_that_cannot_be_imported(
-    error: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_cannot_be_imported(error: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_module.py").write_text(f"raise {error}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "broken_module", raising=False)
@@ -189,7 +202,7 @@ def test_spaces_that_differ(fns: list[Callable[[], Any]], says: str, cluster: st
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_12_observations_that_may_differ_must_share_shape_and_dtype(cluster: str) -> None:
+def test_observations_that_may_differ_must_share_shape_and_dtype(cluster: str) -> None:
     with pytest.raises(SpaceMismatch):
         ClusterEnv(
             [SpacedEnv, lambda: SpacedEnv(spaces.Box(0, 1, (3,)))], cluster=cluster, observation_mode="different"
@@ -219,7 +232,7 @@ def test_spaces_that_fit_no_array_work(space: spaces.Space[Any], cluster: str) -
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("shape", [(0,), (3, 0)])
-def test_14_an_empty_box_works(shape: tuple[int, ...], cluster: str) -> None:
+def test_an_empty_box_works(shape: tuple[int, ...], cluster: str) -> None:
     envs = ClusterEnv([lambda: SpacedEnv(spaces.Box(0, 1, shape))] * 2, cluster=cluster)
     try:
         assert envs.reset(seed=1)[0].shape == (2, *shape)
@@ -228,7 +241,7 @@ def test_14_an_empty_box_works(shape: tuple[int, ...], cluster: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_14_a_box_of_ten_thousand_million_elements_is_refused(cluster: str) -> None:
+def test_a_box_of_ten_thousand_million_elements_is_refused(cluster: str) -> None:
     with pytest.raises(ConfigError, match="GiB"):
         ClusterEnv([lambda: SpacedEnv(shape=(10**5, 10**5))] * 2, cluster=cluster)
 

@@ -214,7 +214,7 @@ def test_what_cannot_be_published(envs: ClusterEnv, name: str) -> None:
     is_usable(envs)
 
 
-def test_32_weights_whose_names_change(envs: ClusterEnv) -> None:
+def test_weights_whose_names_change(envs: ClusterEnv) -> None:
     class Renamed(Echo):
         more = False
 
@@ -272,7 +272,7 @@ def test_while_a_stream_is_open(envs: ClusterEnv) -> None:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_20_before_the_first_reset_and_24_after_close(cluster: str) -> None:
+def test_before_the_first_reset_and_after_close(cluster: str) -> None:
     with batch(wide(2), cluster=cluster) as envs:
         envs.attach(Echo(), seed=1)
         for use in (lambda: envs.rollout(2), lambda: envs.stream(2)):
@@ -291,7 +291,7 @@ def test_20_before_the_first_reset_and_24_after_close(cluster: str) -> None:
                 after(envs)
 
 
-def test_22_two_threads_at_once(tmp_path: pathlib.Path) -> None:
+def test_two_threads_at_once(tmp_path: pathlib.Path) -> None:
     gate = Gate(tmp_path)
     with batch([gate.env(slot) for slot in range(4)]) as envs:
         envs.reset(seed=1)
@@ -309,7 +309,7 @@ def test_22_two_threads_at_once(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_33_used_after_a_fork(cluster: str) -> None:
+def test_used_after_a_fork(cluster: str) -> None:
     with batch(wide(4), cluster=cluster) as envs:
         envs.reset(seed=1)
         envs.attach(Echo(), seed=1)
@@ -342,7 +342,7 @@ def test_vectorised_blocks_take_no_policy() -> None:
         envs.attach(Linear(4, 2))
 
 
-def test_13_observations_without_a_fixed_size() -> None:
+def test_observations_without_a_fixed_size() -> None:
     envs = ClusterEnv([lambda: SpaceEnv(spaces.Text(5), spaces.Discrete(CHOICES))], cluster="inproc")
     with envs, pytest.raises(ConfigError, match="observations of fixed size"):
         envs.attach(Echo())
@@ -364,7 +364,7 @@ def test_more_workers_than_slots_and_observations_of_float64(cluster: str) -> No
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_14_empty_observations_and_30_a_policy_without_weights(cluster: str) -> None:
+def test_empty_observations_and_a_policy_without_weights(cluster: str) -> None:
     class Blind(Echo):
         def weights(self) -> dict[str, Any]:
             return {}

@@ -109,6 +109,7 @@ def test_against_seconds(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[s
         (["--metric", "charts/episodic_retrun"], "Did you mean 'charts/episodic_return'?"),
         (["--metric", "charts/learning_rate"], "has no values of 'charts/learning_rate'"),
         (["--out", "plot.bmp"], "must end with .png, .svg, .pdf"),
+        (["--out", "/proc/none/plot.png"], "--out '/proc/none/plot.png' cannot be written: No such file or directory."),
     ],
 )
 def test_what_cannot_be_drawn_is_said(

@@ -13,7 +13,7 @@ from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from clusterenv import ClusterEnv
-from clusterenv.errors import ActionError, ConfigError
+from clusterenv.errors import ActionError, ConfigError, ConfigTypeError
 from tests.env.kit import ReusingEnv, SpaceEnv, WalkEnv, assert_same
 from tests.zoo import CountingEnv, counting, misbehave
 
@@ -296,6 +296,8 @@ def test_actions_of_a_dict_space_may_come_as_a_batch(make_here: Make) -> None:
         ([(1, [0.0]), (1,)], "an action does not have the structure of Tuple"),
         ([(1, [0.0], 2), (1, [0.0], 2)], "an action does not have the structure of Tuple"),
         ([3, 4], "an action does not have the structure of Tuple"),
+        (3, "the actions are 3. Pass a list with one action for each of 2 environments"),
+        (None, "the actions are None. Pass a list"),
         ([(1, [0.0]), (7, [0.0])], "the action .*7.* in row 1 is out of range"),
     ],
 )
@@ -403,6 +405,8 @@ def test_indices_are_those_of_a_list(make: Make) -> None:
     assert envs.get_attr("slot", indices=-1) == [2]
     assert envs.get_attr("slot", indices=[0, -1]) == [0, 2]
     assert envs.env_method("double", 4, indices=[-3]) == [8]
+    with pytest.raises(ConfigTypeError, match=r"indices=1\.5 must be a whole number"):
+        envs.get_attr("slot", indices=1.5)
     envs.set_attr("length", 4, indices=[-2])
     assert envs.get_attr("length") == [10, 4, 10]
     assert envs.env_is_wrapped(TimeLimit, indices=-1) == [False]

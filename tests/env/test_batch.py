@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from clusterenv.env.batch import Batch, Piece, assemble, copied
+from clusterenv.errors import ConfigTypeError
 from tests.env.made_up import Leaky, beside, columns, ends
 from tests.env.policies import Linear
 
@@ -158,6 +159,11 @@ def test_nobody_asked_for_the_state_before_every_step() -> None:
     for made in (batch(piece), batch(*piece.split(1)), batch(piece.copied()), batch(piece, whole=copied(parts))):
         assert made.states is None
         assert made.state[0].shape == (3, 2)
+
+
+def test_only_torch_makes_tensors() -> None:
+    with pytest.raises(ConfigTypeError, match=r"to\('torch'\) must be given the module torch"):
+        batch(piece(0, [0, 1])).to("torch")
 
 
 def test_as_tensors() -> None:

@@ -129,8 +129,10 @@ def test_a_stream_goes_on_without_a_worker_that_is_lost_again_and_again(
             switch.touch()
             next(result for result in stream if "again and again" in caplog.text)
             assert [next(stream).slot.tolist() for _ in range(20)][-10:] == [[2, 3]] * 10
+            assert envs.stats()["workers_ready"] == 1
         switch.unlink()
         assert np.flatnonzero(envs.rollout(4).worker_lost).tolist() == [0, 1], "outside of streams all take part"
+        assert envs.stats()["workers_ready"] == 2
 
 
 def test_and_fills_batches_that_are_larger_than_all_its_buffers(

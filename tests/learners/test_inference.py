@@ -192,6 +192,7 @@ def test_what_is_told_beside_the_data() -> None:
     assert (told["publishes"], told["version"], told["held"]) == (3, (4, 3), (4, 3))
     assert told["steps"] == 8 * 4 * STEPS
     assert "env" not in told["time_s"]
+    assert told["workers_ready"] == len(envs.worker_pids())
     measured = told["inference"]
     assert measured["rows"] >= told["steps"]
     assert 0 < measured["p50_s"] <= measured["p99_s"]

@@ -114,6 +114,14 @@ def test_every_update_is_told_under_known_names() -> None:
     assert told.lag_max == 0
 
 
+@pytest.mark.parametrize("cluster", ["inproc:16", "local:2", "tcp:nodes=2,workers=2"])
+def test_workers_are_those_of_all_hosts_that_have_environments(cluster: str) -> None:
+    _, notebook = run(config(env_id="CartPole-v1", cluster=cluster, total_steps=128, runtime="onnx"))
+    expected = {"inproc:16": 8, "local:2": 2, "tcp:nodes=2,workers=2": 4}[cluster]
+    assert {row["cluster/workers"] for row in notebook.rows} == {expected}
+    assert {row["cluster/workers_ready"] for row in notebook.rows} == {expected}
+
+
 def test_updates_can_be_taken_one_at_a_time_and_left() -> None:
     steps = []
     for update in PPO(config(total_steps=100 * 128)).updates():

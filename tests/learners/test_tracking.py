@@ -151,6 +151,11 @@ def test_how_long_workers_waited() -> None:
     assert values["cluster/worker_wait_fraction"] == 1.0
 
 
+def test_workers_that_are_lost_are_not_ready() -> None:
+    values = Tracker(workers=3, full_bytes=1).metrics(stats(workers_ready=1), seconds=1.0)
+    assert (values["cluster/workers"], values["cluster/workers_ready"]) == (3, 1)
+
+
 def test_sending_more_than_always_is_a_negative_saving() -> None:
     assert saved_share(300, 200) == -0.5
 

@@ -45,7 +45,7 @@ def failure_of_step(env: ScriptedEnv) -> str:
 # Observations.
 
 
-def test_35_an_observation_outside_its_space_is_passed_on() -> None:
+def test_an_observation_outside_its_space_is_passed_on() -> None:
     with bound(lambda: returning(observed(-5, 1e9), 0.0, False, False, {})) as block:
         block.reset()
         assert not block.step().failures
@@ -69,7 +69,7 @@ def test_an_observation_that_does_not_fit_is_refused(observation: Any, says: str
     assert says in failure_of_step(returning(observation, 0.0, False, False, {}))
 
 
-def test_36_nothing_of_a_refused_observation_is_shown() -> None:
+def test_nothing_of_a_refused_observation_is_shown() -> None:
     with bound(lambda: returning(np.array([8.0, 9.0, 7.0]), 5.0, False, False, {})) as block:
         block.reset()
         block.step()
@@ -81,14 +81,14 @@ def test_36_nothing_of_a_refused_observation_is_shown() -> None:
     [np.array([1.0, 2.0]), np.array([1, 2]), [1, 2], (1.0, 2.0), np.array([1, 2], ">f4"), np.array([1, 0, 2])[::2]],
     ids=["float64", "int64", "list", "tuple", "big-endian", "non-contiguous"],
 )
-def test_36_an_observation_that_fits_without_changing_kind_is_stored(observation: Any) -> None:
+def test_an_observation_that_fits_without_changing_kind_is_stored(observation: Any) -> None:
     with bound(lambda: returning(observation, 0.0, False, False, {})) as block:
         block.reset()
         assert not block.step().failures
         assert block.observation == [[1, 2]]
 
 
-def test_36_a_wrong_observation_late_in_life_is_refused_too() -> None:
+def test_a_wrong_observation_late_in_life_is_refused_too() -> None:
     def step(env: ScriptedEnv) -> Any:
         return (np.zeros(5) if env.steps == 900 else GOOD), 0.0, False, False, {}
 
@@ -99,7 +99,7 @@ def test_36_a_wrong_observation_late_in_life_is_refused_too() -> None:
         assert "shape (5,)" in str(block.step().failures[0].error)
 
 
-def test_37_an_observation_that_is_overwritten_later_keeps_its_value() -> None:
+def test_an_observation_that_is_overwritten_later_keeps_its_value() -> None:
     buffer = observed(1, 1)
 
     def step(env: ScriptedEnv) -> Any:
@@ -112,13 +112,13 @@ def test_37_an_observation_that_is_overwritten_later_keeps_its_value() -> None:
         assert block.observation == [[1, 1]]
 
 
-def test_36_a_wrong_observation_of_a_reset_is_refused() -> None:
+def test_a_wrong_observation_of_a_reset_is_refused() -> None:
     with bound(lambda: ScriptedEnv(on_reset=lambda env: (np.zeros(9), {}))) as block:
         report = block.reset()
         assert {str(failure.error)[:26] for failure in report.failures} == {"a value has shape (9,), bu"}
 
 
-def test_36_a_dictionary_of_which_one_part_is_wrong_leaves_the_one_before() -> None:
+def test_a_dictionary_of_which_one_part_is_wrong_leaves_the_one_before() -> None:
     space = spaces.Dict(a=BOX, b=BOX)
 
     def step(env: ScriptedEnv) -> Any:
@@ -174,7 +174,7 @@ def test_a_reward_is_stored_as_a_float(reward: Any, stored: float) -> None:
         assert block.arena.reward.tolist() == [stored]
 
 
-def test_38_nan_is_stored_as_nan() -> None:
+def test_nan_is_stored_as_nan() -> None:
     with bound(lambda: returning(GOOD, math.nan, False, False, {})) as block:
         block.reset()
         block.step()
@@ -204,7 +204,7 @@ def test_what_is_not_a_real_number_is_refused_as_a_reward(reward: Any, says: str
     assert len(text) < 300
 
 
-def test_38_as_reward_takes_anything_with_one_real_value() -> None:
+def test_as_reward_takes_anything_with_one_real_value() -> None:
     assert as_reward(Tensor([0.5])) == 0.5
     assert as_reward(np.array([[2]])) == 2.0
     assert type(as_reward(np.float32(1))) is float
@@ -229,14 +229,14 @@ def test_flags_are_taken_by_their_truth(flag: Any, stored: bool, mode: Autoreset
         assert block.made[0].resets == 1 + stored
 
 
-def test_39_both_flags_may_be_true() -> None:
+def test_both_flags_may_be_true() -> None:
     with bound(lambda: returning(GOOD, 1.0, True, True, {})) as block:
         block.reset()
         block.step()
         assert block.flags == [(True, True)]
 
 
-def test_39_a_flag_of_two_values_is_refused() -> None:
+def test_a_flag_of_two_values_is_refused() -> None:
     assert "ValueError" in failure_of_step(returning(GOOD, 1.0, np.array([True, False]), False, {}))
 
 
@@ -244,7 +244,7 @@ def test_39_a_flag_of_two_values_is_refused() -> None:
 
 
 @pytest.mark.parametrize("info", [{1: 2, (3, 4): 5}, {"_key": 1}, {"a": {"b": {"c": 1}}}, {"big": "x" * 10**6}])
-def test_40_odd_infos_are_handed_on(info: dict[Any, Any]) -> None:
+def test_odd_infos_are_handed_on(info: dict[Any, Any]) -> None:
     with bound(lambda: returning(GOOD, 1.0, False, False, info)) as block:
         block.reset()
         assert block.step().infos == [(0, info)]
@@ -254,25 +254,25 @@ class Kind(dict[str, Any]):
     """A dictionary of another kind."""
 
 
-def test_40_any_kind_of_dictionary_is_one() -> None:
+def test_any_kind_of_dictionary_is_one() -> None:
     with bound(lambda: returning(GOOD, 0.0, False, False, Kind(a=1))) as block:
         block.reset()
         assert block.step().infos == [(0, {"a": 1})]
 
 
 @pytest.mark.parametrize("info", [["a"], "text", 7, (1, 2)])
-def test_40_an_info_that_is_no_dictionary_costs_its_own_slot(info: Any) -> None:
+def test_an_info_that_is_no_dictionary_costs_its_own_slot(info: Any) -> None:
     text = failure_of_step(returning(GOOD, 0.0, False, False, info))
     assert text.startswith(f"TypeError: step() returned {str(info)!r} ({type(info).__name__}) as info")
 
 
-def test_40_an_empty_info_costs_nothing() -> None:
+def test_an_empty_info_costs_nothing() -> None:
     with bound(lambda: returning(GOOD, 1.0, False, False, {})) as block:
         block.reset()
         assert not block.step()
 
 
-def test_40_the_final_info_may_hold_what_cannot_be_copied() -> None:
+def test_the_final_info_may_hold_what_cannot_be_copied() -> None:
     lock = threading.Lock()
     with bound(lambda: returning(GOOD, 1.0, True, False, {"lock": lock}), AutoresetMode.SAME_STEP) as block:
         block.reset()
@@ -373,7 +373,7 @@ def test_a_recursion_without_end_is_reported() -> None:
 # Closing.
 
 
-def test_48_a_close_that_raises_does_not_keep_a_replacement_from_its_place() -> None:
+def test_a_close_that_raises_does_not_keep_a_replacement_from_its_place() -> None:
     def close(env: ScriptedEnv) -> None:
         raise RuntimeError("stuck")
 

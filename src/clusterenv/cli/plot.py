@@ -69,5 +69,10 @@ def draw(bands: dict[str, Band], metric: keys.Metric, axis: str, out: str) -> No
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=150)
+    try:
+        pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(out, dpi=150)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out!r} cannot be written: {error.strerror}. Name a file in a folder of yours."
+        ) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from clusterenv import spaces
+from clusterenv.errors import ConfigTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,7 +111,12 @@ class Batch:
         Args:
             torch: the module, so that this library does not import it.
             device: where the tensors go.
+
+        Raises:
+            ConfigTypeError: it is not torch.
         """
+        if not hasattr(torch, "from_numpy"):
+            raise ConfigTypeError(f"to({torch!r}) must be given the module torch: `import torch; batch.to(torch)`.")
         here = torch.device(device).type == "cpu"
 
         def convert(value: Any) -> Any:

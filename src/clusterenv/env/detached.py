@@ -246,6 +246,7 @@ class Detached:
             # Of the host that is furthest behind.
             "held": None if None in held else min(version for version in held if version is not None),
             "threshold": self._copies[0].decider.threshold,
+            "workers_ready": self.engine.workers_ready,
             "restarts": self.players.restarts,
         }
 

@@ -72,6 +72,11 @@ class Engine:
         self._reset_options: ResetOptions = None
         self._reset_report = Report()  # what they have reported
 
+    @property
+    def workers_ready(self) -> int:
+        """How many workers are not lost, as far as is known."""
+        return sum(map(self.node.alive, self._everybody))
+
     # Lock step.
 
     def begin_step(self, actions: Sequence[Any] | None) -> None:

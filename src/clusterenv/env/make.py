@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy as copying
 import dataclasses
 import difflib
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from clusterenv.errors import ConfigError, ConfigTypeError
 from clusterenv.wire.envs import recipe_to_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from clusterenv.config import Cluster, Timeouts
 
@@ -56,7 +57,7 @@ class EnvFactory:
         if spec.entry_point is None:
             raise ConfigError(f"{spec.id} has no entry_point; pass vectorization_mode='vector_entry_point'.")
         merged = {**spec.kwargs, **({} if check else {"disable_env_checker": True}), **kwargs}
-        return cls(_without_kwargs(spec), merged, tuple(wrappers), _module_of(id))
+        return cls(_without_kwargs(spec), merged, _checked_wrappers(wrappers), _module_of(id))
 
     def recipe(self) -> tuple[str, list[Any]]:
         """The module, and how another host makes the same environment by name."""
@@ -142,7 +143,7 @@ def make_vec(
     num_envs = check_num_envs(merged.pop("num_envs", num_envs))
     vectorization_mode = merged.pop("vectorization_mode", vectorization_mode)
     vector_kwargs = dict(merged.pop("vector_kwargs", vector_kwargs) or {})
-    wrappers = tuple(merged.pop("wrappers", wrappers) or ())
+    wrappers = _checked_wrappers(merged.pop("wrappers", wrappers) or ())
     mode = _vectorization_mode(vectorization_mode)
     base = _without_kwargs(spec)
     shared: dict[str, Any] = {"cluster": cluster, "on_loss": on_loss, "timeouts": timeouts, "infos": infos}
@@ -174,8 +175,8 @@ def make_remote(num_envs: int, env_id: str, **kwargs: Any) -> ClusterEnv:
 def _factories(model: EnvFactory, slot_kwargs: Sequence[Mapping[str, Any]] | None, num_envs: int) -> list[EnvFactory]:
     if model.spec.entry_point is None:
         raise ConfigError(f"{model.spec.id} has no entry_point; pass vectorization_mode='vector_entry_point'.")
-    if slot_kwargs is not None and len(slot_kwargs) != num_envs:
-        raise ConfigError(f"slot_kwargs has {len(slot_kwargs)} entries for num_envs={num_envs}. Pass one per slot.")
+    if slot_kwargs is not None:
+        _check_slot_kwargs(slot_kwargs, num_envs)
     factories = []
     for slot in range(num_envs):
         mine = {**model.kwargs, **(slot_kwargs[slot] if slot_kwargs else {})}
@@ -184,6 +185,29 @@ def _factories(model: EnvFactory, slot_kwargs: Sequence[Mapping[str, Any]] | Non
             mine.setdefault("disable_env_checker", True)
         factories.append(dataclasses.replace(model, kwargs=mine))
     return factories
+
+
+def _check_slot_kwargs(slot_kwargs: object, num_envs: int) -> None:
+    if isinstance(slot_kwargs, (str, Mapping)) or not isinstance(slot_kwargs, Collection):
+        raise ConfigTypeError(f"slot_kwargs={slot_kwargs!r} must be a list with one dictionary per slot.")
+    if len(slot_kwargs) != num_envs:
+        raise ConfigError(f"slot_kwargs has {len(slot_kwargs)} entries for num_envs={num_envs}. Pass one per slot.")
+    for slot, own in enumerate(slot_kwargs):
+        if not isinstance(own, Mapping):
+            raise ConfigTypeError(f"slot_kwargs[{slot}]={own!r} must be a dictionary, as in {{'gravity': 9.81}}.")
+
+
+def _checked_wrappers(wrappers: object) -> tuple[Wrapper, ...]:
+    if not isinstance(wrappers, Iterable) or isinstance(wrappers, (str, type)):
+        raise ConfigTypeError(f"wrappers={wrappers!r} must be a list of wrappers, as in [TimeAwareObservation].")
+    listed = tuple(wrappers)
+    for index, wrapper in enumerate(listed):
+        if not callable(wrapper):
+            raise ConfigTypeError(
+                f"wrappers[{index}]={wrapper!r} must be a class of wrappers, or a function that takes an environment "
+                "and returns one."
+            )
+    return listed
 
 
 def _find_spec(id: object) -> EnvSpec:

@@ -393,6 +393,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
         return self._engine.node.pids()
 
     @property
+    def workers_ready(self) -> int:
+        """How many workers are not lost, as far as is known. Any thread may ask."""
+        return self._engine.workers_ready
+
+    @property
     def restarts(self) -> int:
         """How many workers were lost and started afresh. Any thread may ask."""
         return self._engine.recovery.restarts

@@ -400,9 +400,8 @@ class Service:
 
     def _tell_losses(self) -> None:
         for loss in self._local().losses():
-            self._answer_replacement(
-                loss.worker, None
-            )  # first: an answer after the loss would look like a sign of life
+            # First: an answer after the loss would look like a sign of life.
+            self._answer_replacement(loss.worker, None)
             if self._steps is not None:
                 self._steps.lose(loss.worker)
             for number, _ in self._orders.pop(loss.worker, ()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from clusterenv.config import Inproc
 from clusterenv.env.checks import OptionsPerSlot, call_name
 from clusterenv.env.infos import DIALECTS, infos_by_slot
 from clusterenv.env.turns import Pending
-from clusterenv.errors import ActionError, ConfigError, ConfigTypeError
+from clusterenv.errors import ActionError, ActionTypeError, ConfigError, ConfigTypeError
 from clusterenv.worker.describe import WRAPPER_CLASSES, class_name
 
 try:
@@ -24,7 +24,7 @@ except ImportError as error:
     raise ImportError("as_sb3() needs Stable-Baselines3. Install it with: pip install 'clusterenv[sb3]'") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from clusterenv.env.vector import ClusterEnv
 
@@ -136,6 +136,8 @@ class Sb3VecEnv(VecEnv):
     def _slots(self, indices: Any) -> list[Any]:
         """As the indices of a list: negative ones count from the end, and there may be none."""
         count = self.num_envs
+        if not isinstance(indices, (Iterable, int, type(None))):
+            raise ConfigTypeError(f"indices={indices!r} must be a whole number, a list of them, or None for all.")
         return [slot + count if slot in range(-count, 0) else slot for slot in self._get_indices(indices)]
 
     def _called(self, name: str, indices: Any, /, *args: Any, **kwargs: Any) -> list[Any]:
@@ -149,6 +151,10 @@ class Sb3VecEnv(VecEnv):
 
     def _batched(self, actions: Any) -> Any:
         """The batch that is made of one action per environment, each of them of several parts."""
+        if not isinstance(actions, Iterable):
+            raise ActionTypeError(
+                f"the actions are {actions!r}. Pass a list with one action for each of {self.num_envs} environments."
+            )
         listed = list(actions)
         if len(listed) != self.num_envs:
             raise ActionError(

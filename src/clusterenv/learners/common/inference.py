@@ -167,6 +167,7 @@ class Inference:
             "version": (self._epoch, self._handover.number),
             "held": (self._epoch, self._version),
             "threshold": None,
+            "workers_ready": self._envs.workers_ready,
             "restarts": self._envs.restarts,
             "inference": self._meter.take()._asdict(),
         }

@@ -150,7 +150,7 @@ class Learner(abc.ABC, Generic[Config]):
             self._updater = self.make_updater(envs.single_observation_space, envs.single_action_space)
             names = tuple(task.name for task in config.all_tasks())
             self._tracker = Tracker(
-                envs.cluster.workers,
+                len(envs.worker_pids()),  # a cluster of other hosts has so many on each, or as many as there are cores
                 full_bytes(self.updater.weights(), config.encoding),
                 tasks=names if len(names) > 1 else (),
                 scored=config.scored_slots(),

@@ -90,7 +90,7 @@ class Tracker:
     """Counts what goes by.
 
     Attributes:
-        workers: how many the run asked for.
+        workers: how many there are if none is lost, on all hosts together.
         full_bytes: the size of all weights, encoded without a base.
         scored: the slots whose returns count; None for all.
         tasks: the names of several, () if there is one.
