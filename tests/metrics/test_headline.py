@@ -34,6 +34,13 @@ def test_the_whole_line() -> None:
     )
 
 
+def test_more_bytes_than_always_are_not_saved() -> None:
+    headline = Headline()
+    headline.take({}, 0, 0.0)
+    headline.take({"sync/count": 6.0, "sync/saved_fraction": -0.65}, 100, 60.0)
+    assert headline.line().endswith("| sync 6/min (65% more)")
+
+
 def test_what_is_unknown_is_left_out() -> None:
     headline = Headline()
     headline.take({"charts/episodic_return": math.nan}, 32, 1.0)

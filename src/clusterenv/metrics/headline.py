@@ -102,7 +102,9 @@ class Headline:
         rate, saved = self.syncs_per_minute(), self.get(keys.SYNC_SAVED)
         if rate is None or self.get(keys.SYNC_COUNT) is None:
             return ""
-        return f"{rate:.0f}/min" if saved is None else f"{rate:.0f}/min ({saved:.0%} saved)"
+        if saved is None:
+            return f"{rate:.0f}/min"
+        return f"{rate:.0f}/min ({saved:.0%} saved)" if saved >= 0 else f"{rate:.0f}/min ({-saved:.0%} more)"
 
     def _text(self, metric: keys.Metric, form: str) -> str:
         value = self.get(metric)
