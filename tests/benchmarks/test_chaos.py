@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from benchmarks import chaos, recovery, soak
-from clusterenv.testing import History, workers_of
+from clusterenv.node.joining import Joining
+from clusterenv.testing import History, nodes_of, workers_of
 
 if TYPE_CHECKING:
     import pathlib
@@ -69,9 +70,19 @@ def test_a_killed_worker_is_missed_and_comes_back(tmp_path: pathlib.Path, monkey
     monkeypatch.setattr(recovery, "workers_of", lambda: sorted(set(workers_of()) - others))
     # The speed of a machine that others use as well says nothing: it may never be again what it was.
     monkeypatch.setattr(recovery, "window", lambda envs, actions: (1.0, window(envs, actions)[1]))
-    recovery.main(recovery.Args(kills=1, before_s=0.25, num_envs=4, out=tmp_path))
+    recovery.main(recovery.Args(kills=1, silences=0, before_s=0.25, num_envs=4, out=tmp_path))
     (kill,) = json.loads((tmp_path / "recovery.json").read_text())["found"]
     assert 0 < kill["told_s"] < kill["back_s"]
+
+
+def test_a_silent_node_is_missed_no_sooner_than_it_may_be(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = set(nodes_of())  # of batches that other tests share
+    monkeypatch.setattr(recovery, "nodes_of", lambda: sorted(set(nodes_of()) - others))
+    recovery.main(recovery.Args(kills=0, silences=1, silence_s=4.0, before_s=0.25, num_envs=4, out=tmp_path))
+    (silent_s,) = json.loads((tmp_path / "recovery.json").read_text())["silent_s"]
+    assert silent_s > 4.0 - 4.0 / Joining.beats, "it had said nothing for so long when it was stopped, at most"
 
 
 def test_a_soak_samples_and_checks_every_piece(tmp_path: pathlib.Path) -> None:
