@@ -196,8 +196,8 @@ def test_an_environment_may_reuse_its_buffers(make: Make) -> None:
         ([0.0, 1.0, 2.0, 0.0], "dtype float64"),
         (["a", "b", "c", "d"], "dtype"),
         (None, r"shape \(\)"),
-        ([0, 3, 0, 0], r"3.* in row 1 is out of range: .* 0 to 2"),
-        ([0, 0, 0, -1], r"-1.* in row 3 is out of range"),
+        ([0, 3, 0, 0], r"the action 3 in row 1 is out of range: .* 0 to 2"),
+        ([0, 0, 0, -1], r"the action -1 in row 3 is out of range"),
         ({"a": 1}, "shape"),
     ],
 )

@@ -150,7 +150,7 @@ def _range_check(low: Any, high: Any) -> Callable[[Array], str | None]:
         if bool((array >= low).all()) and bool((array <= high).all()):
             return None
         slot = int(np.argwhere((array < low) | (array > high))[0][0])
-        return f"the action {array[slot]!r} in row {slot} is out of range: the space allows {low} to {high}."
+        return f"the action {array[slot]} in row {slot} is out of range: the space allows {low} to {high}."
 
     return check
 
@@ -160,7 +160,7 @@ def _bit_check(array: Array) -> str | None:
     if not wrong.any():
         return None
     slot = int(np.argwhere(wrong)[0][0])
-    return f"the action {array[slot]!r} in row {slot} is out of range: the space allows 0 and 1."
+    return f"the action {array[slot]} in row {slot} is out of range: the space allows 0 and 1."
 
 
 def _nan_check(array: Array) -> str | None:
@@ -168,4 +168,4 @@ def _nan_check(array: Array) -> str | None:
     if not np.isnan(array.sum()) or not np.isnan(array).any():
         return None
     slot = int(np.argwhere(np.isnan(array))[0][0])
-    return f"the action {array[slot]!r} in row {slot} is not a number. Look at the policy that made it."
+    return f"the action {array[slot]} in row {slot} is not a number. Look at the policy that made it."
