@@ -5,11 +5,12 @@ python -m benchmarks.soak --minutes 60
 A head for each cluster, in a process of its own, uses one batch in every way while workers and nodes are killed and
 stopped and environments raise, end their process and crash it (as in `benchmarks.chaos`). It works in pieces: each
 begins with a reset; after each the head looks at its own memory, descriptors, threads and shared memory, and hands its
-history to this process, which checks it. So neither the history nor the checker are in what is measured. Memory is
-looked at four times: as the system sees it, with pages of program files, which come and go as the machine has room; of
-these the process's own pages, with what was freed and is kept for later; as the C library counts what is in use; and as
-Python counts its objects. What leaks grows in one of the last two. Slopes are those of straight lines through the
-samples after the warm-up. A violation, a hang, or something left behind makes the program end with 1.
+history to this process, which checks it. So neither the history nor the checker are in what is measured. Nor is what
+the C library keeps for later of memory that was freed, such as that of the longest history so far: it is told to give
+that back first. Memory is looked at four times: as the system sees it, with pages of program files, which come and go
+as the machine has room; of these the process's own pages; as the C library counts what is in use; and as Python counts
+its objects. Slopes are those of straight lines through the samples after the warm-up. A violation, a hang, or something
+left behind makes the program end with 1.
 """
 
 from __future__ import annotations
@@ -90,6 +91,9 @@ class Args:
     """used by the program itself: the cluster of one head, and the folder for its histories"""
 
 
+_libc = ctypes.CDLL(None)
+
+
 class _Malloc(ctypes.Structure):
     """What the C library tells of its memory (mallinfo2), in bytes but for two counts."""
 
@@ -118,17 +122,18 @@ def own_mb() -> float:
 
 def in_use_mb() -> float:
     """How much of the memory that was asked of the C library is in use, in all threads; NaN if it does not tell."""
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallinfo2"):
+    if not hasattr(_libc, "mallinfo2"):
         return math.nan
-    libc.mallinfo2.restype = _Malloc
-    told = libc.mallinfo2()
+    _libc.mallinfo2.restype = _Malloc
+    told = _libc.mallinfo2()
     return float(told.uordblks + told.hblkhd) / 1e6
 
 
 def held() -> dict[str, float]:
     """What this process has: its own memory, descriptors, threads, and pieces of shared memory."""
     gc.collect()
+    if hasattr(_libc, "malloc_trim"):
+        _libc.malloc_trim(0)
     with open("/proc/self/maps") as file:
         shared = {line.split(maxsplit=5)[4] for line in file if "/memfd:clusterenv" in line}
     return {
