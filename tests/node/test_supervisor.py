@@ -39,6 +39,14 @@ def test_a_worker_runs_as_a_child_of_the_server_in_a_session_of_its_own() -> Non
         assert sup.exited(token) is None
 
 
+def test_the_number_of_a_worker_that_is_being_forked_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterenv.node.supervisor._TOLD_S", LIMIT_S)
+    with supervisor() as sup, started(sup) as (token, _):  # the server itself is still starting
+        assert sup.pid(token) is not None
+        sup.forget(token)
+        assert sup.pid(token) is None, "and nobody waits for one that is forgotten"
+
+
 def test_several_workers_are_told_apart() -> None:
     with supervisor() as sup, started(sup) as (one, _), started(sup) as (two, _):
         assert one != two

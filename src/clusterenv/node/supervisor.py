@@ -36,6 +36,8 @@ _BOOTSTRAP = (
 _SERVER_END_S = 2.0
 # How long the fork server may refuse to take a message, and how often its reports are read during a long wait.
 _DEAF_S, LISTEN_S = 60.0, 0.1
+# How long we wait for the number of a process that is being forked.
+_TOLD_S = 5.0
 
 
 def search_path() -> list[str]:
@@ -86,6 +88,7 @@ class Supervisor:
     def __init__(self, threads: int | None, *, spared: bool = False) -> None:
         self._owner = os.getpid()
         self._tokens = 0
+        self._unborn: set[int] = set()  # workers that were asked for, of which the fork server has told nothing yet
         self._pids: dict[int, int] = {}
         self._exits: dict[int, Exit] = {}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -110,6 +113,7 @@ class Supervisor:
     def start(self, channel_end: socket.socket, core: int | None) -> int:
         """Start a worker on its end of a channel and return its token."""
         self._tokens += 1
+        self._unborn.add(self._tokens)
         request = json.dumps({"op": "fork", "token": self._tokens, "core": core}).encode()
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [channel_end.fileno()]))
         try:
@@ -130,8 +134,14 @@ class Supervisor:
         self._read()
 
     def pid(self, token: int) -> int | None:
-        """The process of a worker, if it runs."""
+        """The process of a worker, if it runs.
+
+        A worker may speak before the fork server, which has just forked it, has told us its number: that is waited for.
+        """
+        end = time.monotonic() + _TOLD_S
         self._read()
+        while token in self._unborn and self._control.fileno() >= 0 and (left := end - time.monotonic()) > 0:
+            self._read(left)
         return self._pids.get(token)
 
     def exited(self, token: int, limit_s: float = 0.0) -> Exit | None:
@@ -146,6 +156,7 @@ class Supervisor:
 
     def forget(self, token: int) -> None:
         """Nobody will ask for this worker again: a batch may lose workers for weeks."""
+        self._unborn.discard(token)
         self._exits.pop(token, None)
         self._pids.pop(token, None)
 
@@ -198,6 +209,7 @@ class Supervisor:
                 self._server_is_gone()
                 return
             message = json.loads(data)
+            self._unborn.discard(message["token"])
             if "pid" in message:
                 self._pids[message["token"]] = message["pid"]
             else:
@@ -212,6 +224,7 @@ class Supervisor:
         reason = f"the fork server ended with exit code {status}; its own words are on stderr"
         for token in range(1, self._tokens + 1):
             self._exits.setdefault(token, Exit(token, status, reason))
+        self._unborn.clear()
         self._kill_groups()
         self._pids.clear()
 
