@@ -28,10 +28,8 @@ def cpu_limit(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> float | N
 def memory_left(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | None:
     """The bytes that this process, and all that share a limit with it, may still take; None if nothing limits it.
 
-    Without a limit the first version of control groups tells more bytes than any machine has.
-
     `docker run --memory 4g`, Kubernetes' `limits.memory` and Slurm's `--mem` set it. The machine may have more: who
-    takes it is killed.
+    takes it is killed. The first version of control groups tells of no limit as of more bytes than any machine has.
 
     Args:
         root: where the control groups are mounted.

@@ -141,7 +141,7 @@ class Supervisor:
         end = time.monotonic() + _TOLD_S
         self._read()
         while token in self._unborn and self._control.fileno() >= 0 and (left := end - time.monotonic()) > 0:
-            self._read(left)
+            self._read(min(left, LISTEN_S))  # another thread may read what we wait for
         return self._pids.get(token)
 
     def exited(self, token: int, limit_s: float = 0.0) -> Exit | None:
