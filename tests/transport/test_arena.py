@@ -100,7 +100,7 @@ def test_both_sides_see_the_same_bytes(spec: ArenaSpec) -> None:
         worker.close()
 
 
-HEADS_WORDS = {Word.GO, Word.COMMAND, Word.HEAD_SLEEPS}
+HEADS_WORDS = {Word.GO, Word.COMMAND}
 
 
 def test_words_of_different_writers_are_on_different_lines() -> None:

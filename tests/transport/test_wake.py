@@ -41,11 +41,6 @@ def go(arena: Arena, *, spare_core: bool = False) -> Signal:
     return arena.signal(0, Word.GO, Word.SLEEPS, spare_core=spare_core)
 
 
-def done(arena: Arena, *, spare_core: bool = False) -> Signal:
-    """What the head waits for and a worker changes."""
-    return arena.signal(0, Word.DONE, Word.HEAD_SLEEPS, spare_core=spare_core)
-
-
 def change(arena: Arena, word: Word, value: int, signal: Signal) -> None:
     arena.words[arena.word(0, word)] = value
     fence()
@@ -59,7 +54,7 @@ from clusterenv.transport.wake import fence
 arena = Arena.attach(ArenaSpec(1, 1, (), ()), int(sys.argv[1]))
 spin, spare_core = bool(int(sys.argv[2])), bool(int(sys.argv[3]))
 go = arena.signal(0, Word.GO, Word.SLEEPS, spare_core=spare_core)
-done = arena.signal(0, Word.DONE, Word.HEAD_SLEEPS, spare_core=spare_core)
+bell = arena.bell_signal(spare_core=spare_core)
 for number in itertools.count():
     end = time.monotonic() + 50.0
     while not go.wait_while(number, 60.0, spin=spin):
@@ -67,9 +62,9 @@ for number in itertools.count():
     if arena.words[arena.word(0, Word.GO)] == -1:
         break
     assert arena.words[arena.word(0, Word.GO)] == number + 1
-    arena.words[arena.word(0, Word.DONE)] = number + 1
+    arena.bell[0] = number + 1
     fence()
-    done.wake()
+    bell.wake()
 """
 
 
@@ -80,7 +75,7 @@ for number in itertools.count():
 )
 def test_no_wake_up_is_lost_between_two_processes(spin: bool, spare_core: bool) -> None:
     with created() as arena, other_process(PEER, arena.fd, int(spin), int(spare_core), fds=(arena.fd,)):
-        asked, answer = go(arena, spare_core=spare_core), done(arena, spare_core=spare_core)
+        asked, answer = go(arena, spare_core=spare_core), arena.bell_signal(spare_core=spare_core)
         enough = time.monotonic() + ENOUGH_S
         for number in range(ROUNDS):
             if time.monotonic() > enough:
@@ -90,7 +85,7 @@ def test_no_wake_up_is_lost_between_two_processes(spin: bool, spare_core: bool) 
             # A wake-up for the round before may come late and end this wait early: then it is waited for again.
             while not answer.wait_while(number, LONG_S, spin=spin):
                 assert time.monotonic() < end, "a wake-up was missed"
-            assert arena.words[arena.word(0, Word.DONE)] == number + 1
+            assert arena.bell[0] == number + 1
         change(arena, Word.GO, -1, asked)
 
 

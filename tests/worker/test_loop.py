@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from clusterenv.node.board import Board
 from clusterenv.spaces import leaves_of
-from clusterenv.transport.arena import Arena, ArenaSpec, Command
+from clusterenv.transport.arena import Arena, ArenaSpec, Command, Word
 from clusterenv.transport.channel import Channel, ChannelClosed
 from clusterenv.worker.block import EnvBlock
 from clusterenv.worker.loop import Binding, Reply, Setup, main
@@ -63,7 +63,7 @@ class Head:
 
     def wait(self) -> None:
         """Until the last request is answered."""
-        wait_until(lambda: self.board.wait_for(WORKER, 0.05), LIMIT_S)
+        wait_until(lambda: self.board.unanswered([WORKER]) is None, LIMIT_S)
 
 
 @contextmanager
@@ -143,6 +143,21 @@ def test_lock_step_answers_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
             head.wait()
             assert head.arena.have.tolist() == [0, number, number, number]
             assert head.arena.observation[0].tolist() == [[0, 0], [number, 1], [number, 1], [number, 1]]
+
+
+def test_in_lock_step_only_the_last_worker_rings_the_bell(monkeypatch: pytest.MonkeyPatch) -> None:
+    with worker(lambda row: ScriptedEnv(), monkeypatch) as head:
+        head.post("reset", [0, 1, 2], [None] * 3, None)
+        other = head.arena.word(1 - WORKER, Word.GO)
+        before = head.arena.bell[0]
+        head.arena.words[other] = 1  # the other one is at work
+        head.ask(Command.STEP, 1, 2, 3)
+        head.wait()
+        assert head.post("call", [0], "steps", (), {}).value == [1]  # so that it has come to the end of the step
+        assert head.arena.bell[0] == before
+        head.arena.words[other] = 0  # it has answered
+        head.ask(Command.STEP, 1, 2, 3)
+        wait_until(lambda: head.arena.bell[0] != before, LIMIT_S)
 
 
 def test_a_request_without_slots_is_answered_too(monkeypatch: pytest.MonkeyPatch) -> None:

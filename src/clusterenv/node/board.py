@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Board:
-    """Asks workers, sees who has answered, and waits for one of them.
+    """Asks workers, and sees who has answered.
 
     Args:
         arena: where the words are.
@@ -38,11 +38,10 @@ class Board:
         self._asked = np.zeros(count, dtype=np.int32)
         self._read = np.zeros(count, dtype=np.int32)
         self._excused = np.zeros(count, dtype=np.bool_)
-        self._spare_core = spare_core
+        self._any_excused = False
         self._everybody = slice(None)
         workers = range(count)
         self._wake_up = [arena.signal(w, Word.GO, Word.SLEEPS, spare_core=spare_core) for w in workers]
-        self._answer = [arena.signal(w, Word.DONE, Word.HEAD_SLEEPS, spare_core=spare_core) for w in workers]
 
     def welcome(self, worker: int) -> None:
         """A fresh worker starts where the last one stopped: nothing asked, nothing answered, nothing to read."""
@@ -52,16 +51,21 @@ class Board:
         self._slot[worker] = self._writing[worker] = -1
         self._memory[worker] = 0
         self._excused[worker] = False
+        self._any_excused = bool(self._excused.any())
 
     def excuse(self, worker: int) -> None:
         """Nobody waits for a lost worker."""
-        self._excused[worker] = True
+        self._excused[worker] = self._any_excused = True
+        self._done[worker] = self._asked[worker]
 
     def ask(self, workers: Sequence[int], command: Command) -> None:
         """Ask these workers for something and wake those that sleep."""
         which = self._everybody if len(workers) == len(self._asked) else workers
         self._asked[which] += 1
         self._command[which] = command
+        if self._any_excused:
+            # The last worker to answer wakes the head: a lost one must not seem to be still at work.
+            self._done[self._excused] = self._asked[self._excused]
         self._go[which] = self._asked[which]
         fence()
         if np.count_nonzero(self._sleeps):
@@ -86,14 +90,6 @@ class Board:
             if not answered[worker] and not self._excused[worker]:
                 return worker
         return None
-
-    def wait_for(self, worker: int, limit_s: float) -> bool:
-        """Wait until a worker has answered, at most `limit_s`; return whether it has."""
-        done = int(self._done[worker])
-        if done != self._asked[worker]:
-            # Without a spare core the head sleeps at once: the workers that it waits for need every core.
-            self._answer[worker].wait_while(done, limit_s, spin=self._spare_core)
-        return bool(self._done[worker] == self._asked[worker])
 
     def announced(self) -> list[int]:
         """The workers that have announced messages which we have not read."""

@@ -142,13 +142,12 @@ class LocalNode(Here):
     def wait(self, workers: Sequence[int], limit_s: float | None) -> list[int]:
         """Wait until these workers have answered or are lost; return those that are late."""
         end = None if limit_s is None else time.monotonic() + limit_s
-        # Waiting for one after the other costs no more than waiting for all: when the first has answered, most have.
+        self.listen()  # before looking, so that a ring in between is heard
         while (worker := self._board.unanswered(workers)) is not None:
-            self._go_on_waiting()
-            left = _LOOK_S if end is None else min(_LOOK_S, end - time.monotonic())
-            if self._board.wait_for(worker, max(0.0, left)) or self._workers.look(self._handles[worker]):
-                continue
-            if end is not None and time.monotonic() >= end:
+            left = _LOOK_S if end is None else end - time.monotonic()
+            rang = self.wait_any(max(0.0, left))
+            self.listen()
+            if not rang and not self._workers.look(self._handles[worker]) and left <= 0:
                 late = [w for w in workers if self._board.unanswered([w]) is not None]
                 return [w for w in late if not self._workers.look(self._handles[w])]  # one that has ended is not late
         return []

@@ -49,8 +49,7 @@ class Word(enum.IntEnum):
 
     GO = 0  # grows with every request; the worker waits for it
     COMMAND = 1  # what the request is, a Command
-    HEAD_SLEEPS = 2  # the head sleeps until DONE changes
-    DONE = _WORDS  # the value of GO that has been answered; the head waits for it
+    DONE = _WORDS  # the value of GO that has been answered; who is the last to do so rings the bell
     FRAMES = _WORDS + 1  # how many messages the worker has announced on its channel
     SLEEPS = _WORDS + 2  # the worker sleeps until GO changes
     SLOT = 2 * _WORDS  # the slot being stepped, for "it hung in slot 5"
@@ -140,7 +139,10 @@ class Arena:
         return Signal(self.words, index, flag, self.words_address, spare_core=spare_core)
 
     def bell_signal(self, *, spare_core: bool) -> Signal:
-        """The bell that any worker rings when slots are ready; the head sleeps on it, and says so on the next line."""
+        """What workers ring: in lock step the last one that is ready, otherwise whoever has slots that are.
+
+        The head sleeps on it, and says so on the next line.
+        """
         return Signal(self.bell, 0, _WORDS, self.bell_address, spare_core=spare_core)
 
     def _take(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -140,7 +140,7 @@ class WorkerLoop:
         self._go, self._command = arena.word(worker, Word.GO), arena.word(worker, Word.COMMAND)
         self._done, self._frames = arena.word(worker, Word.DONE), arena.word(worker, Word.FRAMES)
         self._asked = arena.signal(worker, Word.GO, Word.SLEEPS, spare_core=setup.spare_core)
-        self._answer = arena.signal(worker, Word.DONE, Word.HEAD_SLEEPS, spare_core=setup.spare_core)
+        self._asked_of_all, self._done_by_all = arena.column(Word.GO), arena.column(Word.DONE)
         rows = arena.spec.rows(slots)
         self._want, self._have = arena.want[rows], arena.have[rows]
         self._all_rows = list(range(len(slots)))
@@ -198,7 +198,10 @@ class WorkerLoop:
         self._show(rows, packed)
         self._words[self._done] = request
         fence()
-        self._answer.wake()
+        # Only the last one wakes the head. Woken by every one, it would take a core from those that are still at work.
+        # If two are last at the same time, both see it, because of the fence.
+        if self._done_by_all.tobytes() == self._asked_of_all.tobytes():
+            self._ring_bell()
         if packed:
             self._channel.send_packed(packed, None)
 
