@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterenv.errors import ProtocolError
-from clusterenv.node.rows import copy_block, copy_rows, results, step_frames
+from clusterenv.node.rows import WholeNode, copy_block, copy_rows, results, step_frames
 from clusterenv.spaces import Leaf
 from clusterenv.transport.arena import Arena, ArenaSpec
 from clusterenv.wire.frames import frame_of
@@ -101,6 +101,48 @@ def test_rows_that_do_not_fit_change_nothing(frames: list[Any], whole: bool) -> 
         assert picture(mine) == before
 
 
+@given(st.lists(st.sampled_from([3, 4, 5]), min_size=3, max_size=3), st.lists(st.booleans(), min_size=3, max_size=3))
+def test_an_answer_is_taken_whole_or_not_at_all(numbers: list[int], had: list[bool]) -> None:
+    with arena() as mine, arena() as twin:
+        for each in (mine, twin):
+            each.want[:] = 4
+            each.have[2:5][had] = 4
+        before = picture(mine)
+        taken = WholeNode(mine, MINE).take_answer(frames_for(3, numbers))
+        assert taken == (numbers == [4, 4, 4] and not any(had)), "all rows wait for this, or it is for `copy_rows`"
+        if taken:
+            copy_rows(twin, MINE, frames_for(3, numbers), whole=True)
+        assert picture(mine) == (picture(twin) if taken else before)
+
+
+@pytest.mark.parametrize("frames", [frames for frames, whole in BAD.values() if whole])
+def test_an_answer_that_does_not_fit_changes_nothing(frames: list[Any]) -> None:
+    with arena() as mine:
+        mine.want[:] = 4
+        before = picture(mine)
+        with pytest.raises(ProtocolError, match="rows"):
+            WholeNode(mine, MINE).take_answer(frames)
+        assert picture(mine) == before
+
+
+def test_a_request_brings_actions_and_numbers_to_the_rows_of_the_node() -> None:
+    theirs = ArenaSpec(len(MINE), 1, SPEC.observation, SPEC.action, MINE.start)
+    with arena() as heads, contextlib.closing(Arena.create(theirs)) as nodes:
+        heads.want[:] = [1, 1, 7, 8, 9, 1]
+        heads.action[0][:] = np.arange(NUM_ENVS)[:, None]
+        node = WholeNode(nodes, MINE)
+        node.take_request([bytes(frame) for frame in WholeNode(heads, MINE).asked])
+        assert nodes.want.tolist() == [7, 8, 9]
+        assert nodes.action[0][:, 0].tolist() == [2, 3, 4]
+        with pytest.raises(ProtocolError, match="a step"):
+            node.take_request([b"\0" * 12, b"\0" * 35])
+        assert nodes.want.tolist() == [7, 8, 9]
+        nodes.have[:], nodes.reward[:] = nodes.want, 7.0
+        assert WholeNode(heads, MINE).take_answer(node.answered)
+        assert heads.reward.tolist() == [0, 0, 7, 7, 7, 0]
+        del node
+
+
 def test_the_last_frame_is_checked_before_the_first_is_copied() -> None:
     with arena() as mine:
         mine.want[:] = 4
@@ -125,10 +167,10 @@ def test_what_goes_to_a_node(asked: list[bool], alive: list[bool]) -> None:
     with arena() as mine:
         mine.want[asked] = 1
         mine.action[0][:] = np.arange(NUM_ENVS)[:, None]
-        numbers, actions = step_frames(mine, MINE, whole=True, alive=None)
+        numbers, actions = WholeNode(mine, MINE).asked
         assert np.frombuffer(numbers, np.uint32).tolist() == mine.want[2:5].tolist()
         assert np.frombuffer(actions, np.float32).reshape(-1, 3)[:, 0].tolist() == [2, 3, 4]
-        rows, _, actions = step_frames(mine, MINE, whole=False, alive=np.array(alive))
+        rows, _, actions = step_frames(mine, MINE, np.array(alive))
         wanted = [row for row in range(3) if asked[2 + row] and alive[row]]
         assert np.frombuffer(rows, np.int32).tolist() == wanted
         assert np.frombuffer(actions, np.float32).reshape(-1, 3)[:, 0].tolist() == [2 + row for row in wanted]

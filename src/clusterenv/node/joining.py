@@ -426,10 +426,13 @@ def _meant(address: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
 
 def _readable(message: m.FromNode) -> m.FromNode:
     """A message whose words are safe to log, to raise and to print: they could steer the terminal of the reader."""
-    words = {field: shown(getattr(message, field)) for field in _WORDS.get(type(message), ())}
+    fields = _WORDS.get(type(message))
+    if fields is None:
+        return message
+    words = {field: shown(getattr(message, field)) for field in fields}
     if isinstance(message, m.Hello):  # in one line, which is its own
         words = {field: " ".join(text.split()) for field, text in words.items()}
-    return msgspec.structs.replace(message, **words) if words else message
+    return msgspec.structs.replace(message, **words)
 
 
 def _says_goodbye(pieces: list[Any]) -> bool:

@@ -23,7 +23,7 @@ from clusterenv.node.mail import Mail
 from clusterenv.node.records import CODEC, attachment_to_data, unpack_report
 from clusterenv.node.replacing import Replacements
 from clusterenv.node.returning import Returns
-from clusterenv.node.rows import copy_rows, living, step_frames, unanswered
+from clusterenv.node.rows import WholeNode, copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
 from clusterenv.transport.arena import Command
 from clusterenv.wire import messages as m
@@ -77,6 +77,7 @@ class RemoteNode(Waiting):
         self._unread = 0  # how many messages are taken at most before hosts are looked after
         self._silent: set[int] = set()  # hosts that were silent for too long at the last look
         self._arena: Arena | None = None
+        self._whole: list[WholeNode] = []  # by host
         self._mail: Mail | None = None
 
     @property
@@ -115,6 +116,7 @@ class RemoteNode(Waiting):
         self._returns.prepare(self._order, spaces, self._start_s)
         self._mail = Mail(self._crew, self._lending, arena)
         hosts = self._crew.hosts
+        self._whole = [WholeNode(arena, host.slots) for host in hosts]
         bound: dict[int, list[int | None]] = {}
         for host in hosts:
             ask_to_bind(host, spaces, None, bound)
@@ -134,7 +136,7 @@ class RemoteNode(Waiting):
                 continue
             alive = living(host.blocks, self._crew.alive_of(host))
             whole = command is Command.STEP and alive is None
-            frames = step_frames(arena, host.slots, whole=whole, alive=alive)
+            frames = self._whole[index].asked if whole else step_frames(arena, host.slots, alive)
             if not lock_step and not frames[0].nbytes:
                 continue
             packed = b""
@@ -394,11 +396,13 @@ class RemoteNode(Waiting):
     def _take_rows(self, host: Host, message: m.Rows, frames: Sequence[Any]) -> None:
         if message.number is not None and host.handler_of(message.number) is None:
             return
-        slots = copy_rows(self._bound(), host.slots, frames, whole=message.whole)
-        if message.report and len(slots):
+        slots: Sequence[int] = host.slots
+        if not message.whole or not self._whole[host.index].take_answer(frames):
+            slots = copy_rows(self._bound(), host.slots, frames, whole=message.whole).tolist()
+        if message.report and slots:
             report = unpack_report(message.report, host.slots)
             if len(slots) < len(host.slots):  # rows that the head had already came with what was reported of them
-                report = report.about(set(slots.tolist()))
+                report = report.about(set(slots))
             self._report.extend(report)
         self._showing.discard(host.index)
         if message.number is not None:

@@ -98,6 +98,16 @@ class Service:
         self._lives: list[int] = []
         self._told: dict[int, list[Any]] = {}  # losses, by worker, until it is replaced
         self._replacing: dict[int, int] = {}  # the numbers of requests for workers that are being built
+        self._handlers: dict[type[m.Request], Callable[[Any, Sequence[Any]], None]] = {
+            m.Build: self._build,
+            m.Bind: self._bind,
+            m.Step: self._step,
+            m.Post: self._post,
+            m.Lend: self._lend,
+            m.Tell: self._tell,
+            m.Weights: self._weights,
+            m.Replace: self._replace,
+        }
         self.ended = False
         self.epoch = 0  # of the head
 
@@ -153,17 +163,8 @@ class Service:
             self.close(message.limit_s)
 
     def _carry_out(self, request: m.Request, frames: Sequence[Any]) -> None:
-        handlers: dict[type[m.Request], Callable[[Any, Sequence[Any]], None]] = {
-            m.Build: self._build,
-            m.Bind: self._bind,
-            m.Step: self._step,
-            m.Post: self._post,
-            m.Lend: self._lend,
-            m.Tell: self._tell,
-            m.Weights: self._weights,
-            m.Replace: self._replace,
-        }
-        self._attempt(request.number, type(request).__name__, lambda: handlers[type(request)](request, frames))
+        kind = type(request)
+        self._attempt(request.number, kind.__name__, lambda: self._handlers[kind](request, frames))
 
     def _attempt(self, number: int, name: str, act: Callable[[], None]) -> None:
         """Do something for a request; what goes wrong is its answer."""

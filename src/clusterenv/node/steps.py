@@ -13,7 +13,7 @@ import numpy as np
 
 from clusterenv.errors import ProtocolError
 from clusterenv.node.records import pack_report
-from clusterenv.node.rows import results
+from clusterenv.node.rows import WholeNode, results
 from clusterenv.transport.arena import Command
 from clusterenv.wire import messages as m
 from clusterenv.wire.frames import array_of, expect, fill, frame_of
@@ -48,6 +48,7 @@ class Steps:
         self, node: LocalNode, arena: Arena, done: Callable[[int, list[Any]], None], send: Callable[[list[Any]], None]
     ) -> None:
         self._node, self._arena, self._done, self._send = node, arena, done, send
+        self._whole = WholeNode(arena, range(node.blocks[0].start, node.blocks[-1].stop))
         self._everybody = list(range(len(node.blocks)))
         self._lock_step: tuple[int, bool, RowIndex | None] | None = None  # request number, all rows?, which rows
         self._flying = np.zeros(arena.spec.num_envs, dtype=np.bool_)
@@ -61,18 +62,14 @@ class Steps:
 
     def begin(self, request: m.Step, frames: Sequence[Any], objects: Mapping[int, Mapping[int, Any]] | None) -> None:
         """Put actions into the arena and wake the workers. Frames: [rows], numbers, actions."""
-        arena = self._arena
-        expect(frames, (0 if request.whole else 1) + 1 + len(arena.action), "a step")
-        rows = None if request.whole else self._rows(frames[0])
-        numbers, *actions = frames if request.whole else frames[1:]
         if self._lock_step is not None:  # the head has given it up and goes on: whoever is late was ended
             self._finish_lock_step(*self._lock_step)
-        new = self._new(rows, numbers)
-        # Actions first: a worker that is at work looks at the numbers, and takes every row that is asked for.
-        for array, frame in zip(arena.action, actions, strict=True):
-            fill(array, frame, "actions", rows)
-        fill(arena.want, numbers, "request numbers", rows)
-        self._forget_shown(new)
+        if request.whole and request.lock_step and not self._shown:
+            self._whole.take_request(frames)
+            rows = None
+        else:
+            rows, new = self._store(frames, whole=request.whole)
+            self._forget_shown(new)
         if request.lock_step:
             command = Command.STEP if request.whole else Command.STEP_SOME
             self._lock_step = (request.number, request.whole, rows)
@@ -81,6 +78,19 @@ class Steps:
             self._flying[new] = True
             workers = self._workers_of(new)
             self._node.request(Command.SEND, workers, None if objects is None else {w: objects[w] for w in workers})
+
+    def _store(self, frames: Sequence[Any], *, whole: bool) -> tuple[RowIndex | None, Array]:
+        """Store the actions and numbers of a request. Returns its rows, None for all, and those that are new."""
+        arena = self._arena
+        expect(frames, (0 if whole else 1) + 1 + len(arena.action), "a step")
+        rows = None if whole else self._rows(frames[0])
+        numbers, *actions = frames if whole else frames[1:]
+        new = self._new(rows, numbers)
+        # Actions first: a worker that is at work looks at the numbers, and takes every row that is asked for.
+        for array, frame in zip(arena.action, actions, strict=True):
+            fill(array, frame, "actions", rows)
+        fill(arena.want, numbers, "request numbers", rows)
+        return rows, new
 
     def progress(self) -> None:
         """Look for a short while whether something is ready, and send it."""
@@ -169,10 +179,9 @@ class Steps:
         return [frame_of(array[rows]) for array in results(self._arena)]
 
     def _frames(self, rows: RowIndex | None) -> list[memoryview]:
-        arena = self._arena
-        index = [] if rows is None else [frame_of(rows)]
-        arrays = [arena.have, *results(arena)]
-        return index + [frame_of(array if rows is None else array[rows]) for array in arrays]
+        if rows is None:
+            return self._whole.answered
+        return [frame_of(rows), *(frame_of(array[rows]) for array in (self._arena.have, *results(self._arena)))]
 
     def _rows(self, frame: Any) -> RowIndex:
         rows: RowIndex = array_of(frame, np.int32, (memoryview(frame).nbytes // 4,), "rows")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,7 @@ def frame_of(array: Array) -> memoryview:
         >>> bytes(frame_of(np.array([1, 2], np.int16)))
         b'\x01\x00\x02\x00'
     """
-    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return memoryview(flat).cast("B")
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def array_of(frame: Any, dtype: npt.DTypeLike, shape: tuple[int, ...], what: str) -> Array:
@@ -40,14 +40,11 @@ def array_of(frame: Any, dtype: npt.DTypeLike, shape: tuple[int, ...], what: str
         >>> array_of(b"\x01\x00\x02\x00", np.int16, (2,), "numbers")
         array([1, 2], dtype=int16)
     """
-    kind = np.dtype(dtype)
-    count = 1
-    for length in shape:
-        count *= int(length)
-    size = memoryview(frame).nbytes
-    if size != count * kind.itemsize:
-        raise ProtocolError(f"{what}: {size} bytes arrived, {count * kind.itemsize} were expected.")
-    return np.frombuffer(frame, kind, count).reshape(shape)
+    try:
+        return np.frombuffer(frame, dtype).reshape(shape)
+    except ValueError:  # it does not hold that many numbers, or no whole number of them
+        expected = math.prod(map(int, shape)) * np.dtype(dtype).itemsize
+        raise ProtocolError(f"{what}: {memoryview(frame).nbytes} bytes arrived, {expected} were expected.") from None
 
 
 def fill(array: Array, frame: Any, what: str, rows: Any = None) -> None:
