@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
 import subprocess
 from typing import Any
 
 import pytest
+from gymnasium.error import ClosedEnvironmentError
 
 from clusterenv import errors
 from clusterenv.errors import EnvError, WorkerLost, WorkersMissing, unknown
@@ -134,7 +136,6 @@ KEPT = [
     ZeroDivisionError(),
     AssertionError("x"),
     RuntimeError("a", "b"),
-    StopIteration(4),
     OSError(2, "No such file"),
     FileNotFoundError(2, "No such file", "a.txt"),
     TimeoutError("late"),
@@ -179,6 +180,19 @@ def test_any_exception_becomes_an_env_error_with_all_facts(cause: Exception) -> 
 @pytest.mark.parametrize("cause", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
 def test_an_exit_never_becomes_one(cause: BaseException) -> None:
     assert type(env_error(cause)) is EnvError
+
+
+@pytest.mark.parametrize(
+    "kind", [StopIteration, StopAsyncIteration, multiprocessing.TimeoutError, ClosedEnvironmentError]
+)
+def test_no_environment_can_end_a_loop_or_seem_late_or_closed(kind: type[Exception]) -> None:
+    class Own(kind):  # type: ignore[valid-type, misc]
+        pass
+
+    for cause in (kind("its own"), Own("its own")):
+        error = env_error(cause)
+        assert not isinstance(error, kind), "callers would take it for ours"
+        assert f"{type(cause).__name__}: its own" in str(error)
 
 
 def test_an_env_error_of_an_env_error_is_one() -> None:

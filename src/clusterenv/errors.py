@@ -26,6 +26,7 @@ Calls in the wrong order raise Gymnasium's own errors: `ClosedEnvironmentError`,
 from __future__ import annotations
 
 import difflib
+import multiprocessing
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -226,9 +227,16 @@ def _env_error_type(kind: type[BaseException]) -> type[EnvError]:
     return _env_error_types[kind]
 
 
+def _means_something_else(kind: type[BaseException]) -> bool:
+    """Whether callers would take it for the end of a loop, a call still under way, or a batch that was closed."""
+    from gymnasium.error import ClosedEnvironmentError  # only here: programs that only want our errors start faster
+
+    return issubclass(kind, (StopIteration, StopAsyncIteration, multiprocessing.TimeoutError, ClosedEnvironmentError))
+
+
 def _env_error(kind: type[BaseException] | None, message: str) -> EnvError:
     """An EnvError that is also an instance of `kind`, where the two can be combined."""
-    if kind is None or issubclass(kind, EnvError) or not issubclass(kind, Exception):
+    if kind is None or issubclass(kind, EnvError) or not issubclass(kind, Exception) or _means_something_else(kind):
         return EnvError(message)
     try:
         error = _env_error_type(kind)(message)

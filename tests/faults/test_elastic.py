@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import clusterenv
-from clusterenv import ConfigError, LaunchError, Timeouts, WorkerLost, WorkersMissing
+from clusterenv import ConfigError, EnvError, LaunchError, Timeouts, WorkerLost, WorkersMissing
 from tests.env.policies import Linear
 from tests.faults.envs import SwitchedEnv
 from tests.faults.kit import LIMIT_S, Gate, batch, each, kill
@@ -149,6 +149,26 @@ def test_and_fills_batches_that_are_larger_than_all_its_buffers(
             assert result.slot.tolist() == [2, 3, 2, 3], "who is left plays two fragments for each batch"
             assert (result.obs[0, 2:, 1] == result.obs[-1, :2, 1]).all()
         switch.unlink()
+
+
+def test_a_stream_whose_last_worker_cannot_be_built_again_says_why_at_once(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    switch = tmp_path / "switch"
+    fns = each(2, SwitchedEnv, "raise", "build", str(switch), length=10**6)
+    with batch(fns, cluster="local:1", on_loss="shrink", timeouts=SLOW) as envs:
+        envs.reset(seed=1)
+        envs.attach(Linear(2, 3), seed=5)
+        with envs.stream(4, slots=2) as stream:
+            next(stream)
+            switch.touch()
+            kill(envs, 0)
+            with pytest.raises(EnvError, match=r"slot 0 .* raised in build: ValueError: planned error"):
+                collections.deque(stream, maxlen=0)
+        assert "the others go on: the environment in slot 0" in caplog.text
+        switch.unlink()
+        envs.reset(seed=1)
+        assert not envs.rollout(4).worker_lost.any()
 
 
 def test_without_shrink_that_is_an_error(tmp_path: pathlib.Path) -> None:

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from clusterenv.cluster.restart import Budgets, Fault, fresh_seed
 from clusterenv.config import OnLoss
-from clusterenv.errors import EnvError, LaunchError, WorkerLost
+from clusterenv.errors import EnvError, LaunchError, WorkerLost, words_of
 from clusterenv.node.base import Message
 from clusterenv.worker.report import Report
 
@@ -52,7 +52,7 @@ class Recovery:
         self._replaced = np.zeros(len(node.blocks), dtype=np.int64)
         self._starting: list[int] = []
         self._unstarted: set[int] = set()  # lost, and an interrupt may come before another is started
-        self._left_out: set[int] = set()  # those that an elastic stream goes on without
+        self._left_out: dict[int, Exception] = {}  # those that an elastic stream goes on without, and why
         self.elastic = False
         # Kept until all is answered, so that after an interrupt the next call goes on from here.
         self._unanswered: list[int] = []  # slots that were asked for, of lost workers
@@ -116,7 +116,7 @@ class Recovery:
         tolerable = self._budgets.tolerates(loss.fault, f"worker {loss.worker}", steps)
         if self.elastic and not tolerable:
             _logger.warning("worker %d is lost again and again (%s); the others go on", loss.worker, loss.cause)
-            self._left_out.add(loss.worker)
+            self._left_out.setdefault(loss.worker, self.error_of(loss, again=True))
             return
         # A limit on memory is there to be reached; who sets one asks for fresh workers, whatever `on_loss` says.
         told = self._on_loss is OnLoss.RAISE and loss.fault is not Fault.MEMORY
@@ -187,15 +187,22 @@ class Recovery:
             if reply is not None and not self.elastic:
                 self._raise_problem(reply)
             if reply is not None:
-                _logger.warning("worker %d could not build its environments; the others go on", worker)
-                self._left_out.add(worker)
+                self._left_out[worker] = why = self._problem(reply)
+                _logger.warning("worker %d could not build its environments; the others go on: %s", worker, words_of(why))
         return [worker for worker, reply in found.items() if reply is None]
+
+    def raise_if_nobody_is_left(self) -> None:
+        """An elastic stream whose workers are all lost for good would wait for nobody: raise why the first is."""
+        if self._left_out and not self._starting and not any(map(self._node.alive, range(len(self._node.blocks)))):
+            self._give_up()
+            first, self._left_out = next(iter(self._left_out.values())), {}  # a reset looks who is missing
+            raise first
 
     def finish(self) -> None:
         """Wait until every replacement is built. What an elastic stream has left out is wanted again."""
         if self._unstarted or self._left_out:
-            for worker in sorted(self._unstarted | self._left_out):
-                self._left_out.discard(worker)
+            for worker in sorted(self._unstarted | self._left_out.keys()):
+                self._left_out.pop(worker, None)
                 self.replace(worker)
         while self._starting:
             problems = self._node.ready(self._starting, self._timeouts.start_s)
@@ -206,9 +213,15 @@ class Recovery:
 
     def _raise_problem(self, reply: Reply) -> None:
         self._give_up()
-        if reply.failure:
-            raise self.env_error(reply.failure) from reply.failure.error
-        raise LaunchError(f"a replacement worker could not build its environments:\n{reply.error}")
+        raise self._problem(reply)
+
+    def _problem(self, reply: Reply) -> Exception:
+        """The error for a replacement that could not build its environments."""
+        if not reply.failure:
+            return LaunchError(f"a replacement worker could not build its environments:\n{reply.error}")
+        error = self.env_error(reply.failure)
+        error.__cause__ = reply.failure.error
+        return error
 
     def check_failures(self, report: Report, played: int = 0) -> None:
         """Log environments that were replaced; raise for those that were not, or that fail again and again.

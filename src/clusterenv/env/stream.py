@@ -244,6 +244,7 @@ class Stream:
         if not self._detached.engine.recovery.missing:
             self._lonely_since = None
             return
+        self._detached.engine.recovery.raise_if_nobody_is_left()
         node, now = self._detached.engine.node, time.monotonic()
         here = sum(1 for workers in node.hosts if any(node.alive(worker) for worker in workers))
         self._lonely_since = (self._lonely_since or now) if here < self._min_nodes else None
