@@ -187,8 +187,9 @@ class Recovery:
             if reply is not None and not self.elastic:
                 self._raise_problem(reply)
             if reply is not None:
-                self._left_out[worker] = why = self._problem(reply)
-                _logger.warning("worker %d could not build its environments; the others go on: %s", worker, words_of(why))
+                self._left_out[worker] = self._problem(reply)
+                why = words_of(self._left_out[worker])
+                _logger.warning("worker %d could not build its environments; the others go on: %s", worker, why)
         return [worker for worker, reply in found.items() if reply is None]
 
     def raise_if_nobody_is_left(self) -> None:
