@@ -48,7 +48,7 @@ class Calling:
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The second half of `call`; `timeout` as in `step_wait`, with `timeouts.call_s`."""
         with self._turns:
-            self._turns.end(Pending.CALL)
+            self._turns.require_pending(Pending.CALL)
             return self._end_call(checks.wait_limit(timeout))
 
     def get_attr(self, name: str, indices: Any = None) -> tuple[Any, ...]:
@@ -64,7 +64,7 @@ class Calling:
             indices: which slots, None for all.
         """
         with self._turns:
-            self._turns.begin(Pending.CALL, "set_attr")
+            self._turns.require_idle("set_attr")
             slots = checks.slot_indices(indices, self.num_envs)
             given = dict(zip(slots.tolist(), checks.values_per_slot(values, len(slots)), strict=True))
             arguments = {
@@ -75,7 +75,7 @@ class Calling:
             self._turns.finish(functools.partial(self._engine.end_call, None))
 
     def _begin_call(self, half: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], indices: Any) -> None:
-        self._turns.begin(Pending.CALL, half)
+        self._turns.require_idle(half)
         slots = checks.slot_indices(indices, self.num_envs)
         arguments = {worker: (rows, name, args, kwargs) for worker, rows, _ in self._engine.by_worker(slots)}
         self._turns.start(Pending.CALL, lambda: self._engine.begin_call("call", name, slots, arguments))

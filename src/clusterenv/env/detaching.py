@@ -71,7 +71,7 @@ class Detaching:
             ConfigError: the policy does not fit the spaces, cannot travel, or an argument is wrong.
         """
         with self._turns:
-            self._turns.begin(Pending.CALL, "attach")
+            self._turns.require_idle("attach")
             if self._whole_blocks:
                 raise ConfigError(
                     "a policy on workers needs environments that are stepped one by one; these are vectorised blocks. "
@@ -95,7 +95,7 @@ class Detaching:
     def detach(self) -> None:
         """Let the policy go. Its statistics go with it."""
         with self._turns:
-            self._turns.begin(Pending.CALL, "detach")
+            self._turns.require_idle("detach")
             if self._detached is not None:
                 self._detached.players.dismiss()
             self._let_go()
@@ -130,11 +130,11 @@ class Detaching:
         """
         with self._turns:
             detached = self._attached("rollout")
-            self._turns.begin(Pending.ROLLOUT, "rollout")
+            self._turns.require_idle("rollout")
             self._turns.need_reset()
             check_stream(steps, 1, 1, self.num_envs)
             play = functools.partial(rollout, detached, int(steps), copy=self.copy)
-            batch: Batch = self._turns.whole(Pending.ROLLOUT, play)
+            batch: Batch = self._turns.run_unsplit(Pending.ROLLOUT, play)
             return batch
 
     def stream(
@@ -168,7 +168,7 @@ class Detaching:
         """
         with self._turns:
             detached = self._attached("stream")
-            self._turns.begin(Pending.STREAM, "stream")
+            self._turns.require_idle("stream")
             self._turns.need_reset()
             count = self.num_envs if slots is None else slots
             check_stream(steps, count, buffers, self.num_envs, drop_oldest=drop_oldest)

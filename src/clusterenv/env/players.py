@@ -133,7 +133,7 @@ class Players:
         # Who gets the policy anew forgets the memory.
         return bare, [w for w, life in here.items() if w in bare or self._memories.get(w) != (life, memory)]
 
-    def welcome_back(self) -> list[int]:
+    def equip_replacements(self) -> list[int]:
         """Bring policy and memory to replacements that are built by now; nobody is waited for.
 
         Returns:
@@ -158,7 +158,7 @@ class Players:
         return back
 
     @property
-    def somebody_comes(self) -> bool:
+    def replacement_pending(self) -> bool:
         """Whether a replacement is on its way."""
         return bool(self._equipping) or self._engine.recovery.missing
 
@@ -170,7 +170,7 @@ class Players:
             if not self._engine.node.alive(worker):
                 del self._equipping[worker]
 
-    def leave_off(self) -> None:
+    def forget_replacements(self) -> None:
         """The stream ends: who was being equipped gets everything anew when it is next needed."""
         waiting = [worker for worker in self._equipping if self._engine.node.alive(worker)]
         self._equipping.clear()

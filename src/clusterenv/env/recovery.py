@@ -166,7 +166,7 @@ class Recovery:
             self._starting.append(worker)
         self._unstarted.discard(worker)
 
-    def stretch(self) -> None:
+    def allow_shrinking(self) -> None:
         """A stream begins that may go on with fewer workers, if that was asked for."""
         self.elastic = self._on_loss is OnLoss.SHRINK
 

@@ -52,7 +52,7 @@ class Stream:
         min_nodes: with fewer nodes nothing is handed over.
     """
 
-    _lonely_since: float | None  # since when there are too few
+    _short_since: float | None  # since when there are too few
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Stream:
         min_nodes: int = 1,
     ) -> None:
         self._detached, self._turns, self._owner = detached, turns, owner
-        self._min_nodes, self._lonely_since, self._told_s = min_nodes, None, 0.0
+        self._min_nodes, self._short_since, self._told_s = min_nodes, None, 0.0
         self._steps, self._slots, self._drop = steps, slots, drop_oldest
         self._queue: collections.deque[tuple[Piece, int | None]] = collections.deque()  # fragments with their buffers
         self._unread: collections.Counter[tuple[int, int]] = collections.Counter()  # slots left in (worker, buffer)
@@ -78,7 +78,7 @@ class Stream:
         players.prepare(detached.fragment_spec(steps, buffers=buffers))
         players.fragments.stop[:] = 0
         recovery = detached.engine.recovery
-        recovery.stretch()
+        recovery.allow_shrinking()
         try:
             if players.equip():
                 detached.catch_up()
@@ -111,7 +111,7 @@ class Stream:
                 with self._detached.tally.time("wait"):
                     while self._drop and self._receive(0.0):
                         pass  # what is too old can only be known once all that has arrived was seen
-                    while (self._ready() < self._slots or self._lonely_since is not None) and not self._closed:
+                    while (self._ready() < self._slots or self._short_since is not None) and not self._closed:
                         self._receive(_LOOK_S)
                 if not self._closed:
                     return self._batch()
@@ -132,7 +132,7 @@ class Stream:
             except BaseException:
                 self._end()
                 raise
-        return not self._closed and self._lonely_since is None and self._ready() >= self._slots
+        return not self._closed and self._short_since is None and self._ready() >= self._slots
 
     def __enter__(self) -> Stream:
         return self
@@ -180,7 +180,7 @@ class Stream:
             for worker in players.wait(playing):
                 # Who took the place of a lost one has begun its episodes: they go on, like those of all others.
                 self._detached.engine.gather.mend(node.blocks[worker])
-            players.leave_off()
+            players.forget_replacements()
         except BaseException:  # Ctrl-C, again
             self._turns.stream_ended(cut_short=not self._turns.closed)  # who closes the batch ends the workers
             for worker in self._playing:  # who was not told of the end would wait for orders for ever
@@ -222,15 +222,15 @@ class Stream:
         for worker in players.replace_lost():
             self._orders[worker] = []
             self._playing.discard(worker)
-        self._start(players.welcome_back())
+        self._start(players.equip_replacements())
         self._make_room()
-        self._await_company()
+        self._wait_for_min_nodes()
         return bool(arrived)
 
     def _make_room(self) -> None:
         """Nobody plays, since every buffer waits to be read, and yet that is too little for a batch: empty one."""
         players = self._detached.players
-        waited_for = players.somebody_comes and not self._detached.engine.recovery.elastic
+        waited_for = players.replacement_pending and not self._detached.engine.recovery.elastic
         if waited_for or self._ready() >= self._slots or any(self._orders[worker] for worker in self._playing):
             return
         for index, (piece, buffer) in enumerate(self._queue):
@@ -239,22 +239,22 @@ class Stream:
                 self._read(piece, buffer)
                 return
 
-    def _await_company(self) -> None:
+    def _wait_for_min_nodes(self) -> None:
         """With too few nodes nothing is handed over; after a while somebody has to know."""
         if not self._detached.engine.recovery.missing:
-            self._lonely_since = None
+            self._short_since = None
             return
         self._detached.engine.recovery.raise_if_nobody_is_left()
         node, now = self._detached.engine.node, time.monotonic()
         here = sum(1 for workers in node.hosts if any(node.alive(worker) for worker in workers))
-        self._lonely_since = (self._lonely_since or now) if here < self._min_nodes else None
-        if self._lonely_since is None:
+        self._short_since = (self._short_since or now) if here < self._min_nodes else None
+        if self._short_since is None:
             return
         if now - self._told_s > _TELL_EVERY_S:
             self._told_s = now
             _logger.warning("%d of %d nodes are here; the stream waits for %d", here, len(node.hosts), self._min_nodes)
         limit_s = node.come_back_s
-        if limit_s is not None and now - self._lonely_since > limit_s:
+        if limit_s is not None and now - self._short_since > limit_s:
             hint = f"The stream needs min_nodes={self._min_nodes}."
             raise WorkersMissing(here, self._min_nodes, limit_s, hint, what="nodes")
 

@@ -145,7 +145,7 @@ class Turns:
         if self._take(sys._getframe()):
             self.__exit__(None, None, None)
 
-    def begin(self, call: Pending, name: str) -> None:
+    def require_idle(self, name: str) -> None:
         """A call wants to start: nothing else may be under way."""
         if self.pending is not Pending.NOTHING:
             raise AlreadyPendingCallError(
@@ -173,7 +173,7 @@ class Turns:
         """A stream was closed. If that was interrupted, workers may still play, and only a reset waits for them."""
         self.pending, self.abandoned = (Pending.STREAM, True) if cut_short else (Pending.NOTHING, False)
 
-    def end(self, call: Pending) -> None:
+    def require_pending(self, call: Pending) -> None:
         """The second half of a call wants to start: the first must be there."""
         if self.pending is not call:
             raise NoAsyncCallError(
@@ -205,7 +205,7 @@ class Turns:
             raise
         self._engine.asked = True
 
-    def whole(self, call: Pending, act: Callable[[], Any]) -> Any:
+    def run_unsplit(self, call: Pending, act: Callable[[], Any]) -> Any:
         """Run a call that has no halves."""
 
         def run() -> Any:

@@ -198,7 +198,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The second half of `reset`; `timeout` as in `step_wait`, with `timeouts.reset_s`."""
         with self._turns:
-            self._turns.end(Pending.RESET)
+            self._turns.require_pending(Pending.RESET)
             return self._end_reset(checks.wait_limit(timeout))
 
     def _begin_reset(self, name: str, seed: object, options: object) -> None:
@@ -207,7 +207,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
         # Nothing is given up for a reset of some slots: the others would lose it, and nobody would be told.
         if len(slots) == self.num_envs and (name == "reset" or self._turns.abandoned):
             self._turns.give_up()
-        self._turns.begin(Pending.RESET, name)
+        self._turns.require_idle(name)
         recovery = self._engine.recovery
         if len(slots) < self.num_envs and (recovery.must_reset or not recovery.was_reset):
             why = "an error has broken the batch" if recovery.must_reset else "this is the first reset"
@@ -263,12 +263,12 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
             multiprocessing.TimeoutError: not ready in time; the step is still under way, call `step_wait` again.
         """
         with self._turns:
-            self._turns.end(Pending.STEP)
+            self._turns.require_pending(Pending.STEP)
             return self._end_step(checks.wait_limit(timeout))
 
     def _begin_step(self, name: str, actions: Any) -> None:
         turns = self._turns
-        turns.begin(Pending.STEP, name)
+        turns.require_idle(name)
         turns.need_reset()
         if self.autoreset_mode is AutoresetMode.DISABLED:
             checks.refuse_finished(self._engine.arena, None)
@@ -302,7 +302,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
         """
         with self._turns:
             if self._turns.pending is not Pending.NOTHING:
-                self._turns.begin(Pending.STEP, "send")
+                self._turns.require_idle("send")
             self._turns.need_reset()
             chosen = checks.slot_indices(slots, self.num_envs, name="slots")
             busy = self._engine.gather.pending(chosen)

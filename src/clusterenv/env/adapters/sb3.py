@@ -87,7 +87,7 @@ class Sb3VecEnv(VecEnv):
     def step_wait(self) -> tuple[Any, Any, Any, list[Info]]:
         """Take the results."""
         with self.envs._turns:
-            self.envs._turns.end(Pending.STEP)
+            self.envs._turns.require_pending(Pending.STEP)
             observations, rewards, terminated, truncated, reported = self.envs._end_step(None, infos_by_slot)
         listed, ended = self._listed(reported), terminated | truncated
         infos = [_merged(of_slot) for of_slot in listed]
