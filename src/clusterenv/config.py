@@ -199,7 +199,7 @@ def check_num_envs(num_envs: object) -> int:
 
 
 def parse_on_loss(on_loss: str | OnLoss) -> OnLoss:
-    """Turn "restart" or "raise" into the enum."""
+    """Turn "restart", "shrink" or "raise" into the enum."""
     try:
         return OnLoss(on_loss)
     except ValueError:
