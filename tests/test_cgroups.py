@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clusterenv import config
-from clusterenv.cgroups import cpu_limit, memory_left
+from clusterenv import cgroups, config
+from clusterenv.cgroups import cpu_limit, free_memory, memory_left
 
 if TYPE_CHECKING:
     import pathlib
@@ -85,6 +85,16 @@ def test_what_is_left_of_the_memory_is_that_of_the_tightest_group(
 @pytest.mark.parametrize("ask", [cpu_limit, memory_left])
 def test_without_control_groups_there_is_no_limit(ask: Callable[..., Any], tmp_path: pathlib.Path) -> None:
     assert ask(tmp_path / "none", tmp_path / "none either") is None
+
+
+def test_a_container_may_have_less_than_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "memory_left", lambda: None)
+    machine = free_memory()
+    assert machine is not None
+    monkeypatch.setattr(cgroups, "memory_left", lambda: 2**20)
+    assert free_memory() == 2**20
+    monkeypatch.setattr(cgroups, "memory_left", lambda: 2**60)
+    assert free_memory() == pytest.approx(machine, rel=0.2)
 
 
 @pytest.mark.parametrize(("limit", "cores"), [(None, 4), (0.2, 1), (1.5, 2), (3.0, 3), (64.0, 4)])

@@ -35,10 +35,23 @@ LIMITS = [field.name for field in dataclasses.fields(Timeouts)]
 # Clusters.
 
 
-@given(st.integers(1, MAX_WORKERS))
-def test_the_text_of_a_cluster_means_the_cluster(workers: int) -> None:
-    for cluster in (Inproc(workers), Local(workers), Local(workers, worker_memory="1.5GiB")):
+@given(
+    st.integers(1, MAX_WORKERS),
+    st.sampled_from(["auto", "pin", "off"]),
+    st.none() | st.integers(1, 999),
+    st.sampled_from(["", "1.5GiB"]),
+)
+def test_the_text_of_a_cluster_means_the_cluster(
+    workers: int, affinity: Any, threads: int | None, worker_memory: str
+) -> None:
+    for cluster in (Inproc(workers), Local(workers, affinity, threads, worker_memory)):
         assert parse_cluster(cluster.text) == cluster
+
+
+def test_a_text_says_what_differs_from_the_defaults() -> None:
+    assert Local(4).text == "local:4"
+    assert Local(4, affinity="off", threads=2).text == "local:4,affinity=off,threads=2"
+    assert Local(4, threads=None).text == "local:4,threads=none"
 
 
 @pytest.mark.parametrize(
@@ -50,12 +63,22 @@ def test_typed_clusters_are_taken_as_they_are(cluster: Cluster) -> None:
 
 def test_without_a_number_there_is_a_worker_per_usable_core() -> None:
     assert parse_cluster("local") == Local(usable_cores())
+    assert parse_cluster("local,worker_memory=2GiB") == Local(usable_cores(), worker_memory="2GiB")
     assert parse_cluster("inproc") == Inproc(1)
 
 
 BAD_TEXTS = {
     "memory without a unit": ("local:2,worker_memory=2", "worker_memory='2' must be an amount with its unit"),
     "memory without a value": ("local:2,worker_memory=", "worker_memory= has no value"),
+    "nothing behind the comma": ("local:2,", "'' must be key=value"),
+    "a key that is unknown": ("local:2,thread=2", "unknown key 'thread'. Did you mean 'threads'?"),
+    "the number as a key": ("local,workers=2", "unknown key 'workers'"),
+    "a key of other hosts": ("local,insecure=1", "unknown key 'insecure'"),
+    "a key twice": ("local,threads=1,threads=2", "threads= is given twice"),
+    "threads of no number": ("local,threads=two", "threads='two' must be a whole number"),
+    "no threads": ("local,threads=0", "threads=0 must be a whole number of at least 1"),
+    "an unknown affinity": ("local,affinity=of", "unknown affinity 'of'. Did you mean 'off'?"),
+    "options of no worker": ("inproc,threads=2", "the number of workers must be a whole number"),
     "memory of nothing": ("local:2,worker_memory=0GiB", "worker_memory='0GiB' must be an amount"),
     "memory of no worker": ("inproc:2,worker_memory=2GiB", "the number of workers must be a whole number"),
     "memory of another host": ("tcp:worker_memory=2Gi", "tcp: worker_memory='2Gi' must be an amount with its unit"),

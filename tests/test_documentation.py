@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from clusterenv import make_vec
+from clusterenv.config import OnLoss, parse_on_loss
+from clusterenv.sync.rules import Reason
+
 ROOT = pathlib.Path(__file__).parent.parent
 LEARNERS = ("ppo", "impala", "impact", "vmpo", "apex", "r2d2", "sac")
 LEARNER_PAGES = tuple(f"docs/learners/{name}.md" for name in LEARNERS)
@@ -51,6 +55,24 @@ def test_a_program_of_the_documentation_runs(page: str, program: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=250, cwd=ROOT, check=False
     )
     assert result.returncode == 0, f"{page}:\n{result.stderr}"
+
+
+def test_the_guide_lists_every_reason_for_which_weights_move() -> None:
+    found = re.search(r"how often weights moved, why: ([a-z, ]+) \|", (ROOT / "docs/guide.md").read_text())
+    assert found is not None
+    assert sorted(found[1].split(", ")) == sorted(reason.value for reason in Reason)
+
+
+@pytest.mark.parametrize("function", [make_vec, parse_on_loss])
+def test_the_choices_after_a_loss_are_all_named(function: Any) -> None:
+    known = {choice.value for choice in OnLoss}
+    lines = [line for line in function.__doc__.splitlines() if '"restart"' in line]
+    assert [set(re.findall(r'"([a-z]+)"', line)) for line in lines] == [known]
+
+
+def test_the_guide_names_every_choice_after_a_loss() -> None:
+    text = (ROOT / "docs/guide.md").read_text()
+    assert set(re.findall(r'on_loss="([a-z]+)"', text)) == {choice.value for choice in OnLoss}
 
 
 def test_the_first_screen_shows_code_early() -> None:

@@ -1,4 +1,4 @@
-"""How much of a machine's time and memory a container may take, as its control groups say."""
+"""How much of a machine's time and memory a process may take, as the machine and its control groups say."""
 
 from __future__ import annotations
 
@@ -37,6 +37,17 @@ def memory_left(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | N
     """
     found = [left for folder in _folders("memory", root, own) if (left := _bytes_left_of(folder)) is not None]
     return min(found, default=None)
+
+
+def free_memory() -> int | None:
+    """The bytes of memory that this machine, or container, can still give, or None if it does not tell."""
+    told = [
+        int(line.split()[1]) * 1024
+        for line in _read(pathlib.Path("/proc/meminfo")).splitlines()
+        if line.startswith("MemAvailable:")
+    ]
+    left = memory_left()
+    return min(told if left is None else [*told, left], default=None)
 
 
 def _folders(controller: str, root: pathlib.Path, own: pathlib.Path) -> Iterator[pathlib.Path]:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from clusterenv.amounts import parse_bytes
 from clusterenv.cgroups import cpu_limit
-from clusterenv.clusters import KINDS, Remote, parse_remote
+from clusterenv.clusters import KINDS, Remote, options_of, parse_remote, values_of
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 
 # A worker is a process with its own interpreter, about 40 MB. More than this on one host is taken for a typing error.
@@ -112,8 +112,8 @@ class Local:
         worker_memory: at how much memory of its own a worker is replaced by a fresh one, as "2GiB"; "" for no limit.
 
     Example:
-        >>> Local(4, worker_memory="2GiB").text
-        'local:4,worker_memory=2GiB'
+        >>> Local(4, threads=None, worker_memory="2GiB").text
+        'local:4,threads=none,worker_memory=2GiB'
     """
 
     workers: int = 0
@@ -136,7 +136,7 @@ class Local:
     @property
     def text(self) -> str:
         """The short text that means the same."""
-        return f"local:{self.workers}" + (f",worker_memory={self.worker_memory}" if self.worker_memory else "")
+        return ",".join([f"local:{self.workers}", *options_of(self, without="workers")])
 
     def core_for(self, worker: int, cores: list[int]) -> int | None:
         """The core that `worker` is pinned to, or None to leave it to the scheduler."""
@@ -160,6 +160,8 @@ def parse_cluster(cluster: str | Cluster) -> Cluster:
     Example:
         >>> parse_cluster("local:4").workers
         4
+        >>> parse_cluster("local:4,affinity=off,threads=2")
+        Local(workers=4, affinity='off', threads=2, worker_memory='')
     """
     if isinstance(cluster, (Inproc, Local, Remote)):
         return cluster
@@ -167,21 +169,21 @@ def parse_cluster(cluster: str | Cluster) -> Cluster:
         raise ConfigTypeError(
             f"cluster={cluster!r} must be a text such as 'local:4', or an object such as clusterenv.Local(4)."
         )
-    kind, colon, count = cluster.partition(":")
+    kind = re.split("[:,]", cluster, maxsplit=1)[0]
     if kind in KINDS:
         return parse_remote(cluster)
     if kind not in CLUSTERS:
         raise ConfigError(f"cluster={cluster[:80]!r}: {unknown('kind', kind, CLUSTERS)} For example 'local:4'.")
-    count, comma, memory = count.partition(",worker_memory=") if kind == "local" else (count, "", "")
-    if comma and not memory:
-        raise ConfigError(f"cluster={cluster[:80]!r}: worker_memory= has no value. Give one, or leave the key out.")
-    if colon and not re.fullmatch(r"[0-9]{1,9}", count):
+    rest = cluster.removeprefix(kind)
+    count, comma, options = rest.partition(",") if kind == "local" else (rest, "", "")
+    if count and not re.fullmatch(r":[0-9]{1,9}", count):
         raise ConfigError(f"cluster={cluster[:80]!r}: the number of workers must be a whole number, as in '{kind}:4'.")
-    if colon:
-        _check_workers(kind, int(count))
+    if count:
+        _check_workers(kind, int(count[1:]))
     if kind == "inproc":
-        return Inproc(int(count)) if count else Inproc()
-    return Local(int(count), worker_memory=memory) if count else Local()
+        return Inproc(int(count[1:])) if count else Inproc()
+    workers = int(count[1:]) if count else 0
+    return Local(workers, **values_of(Local, cluster, options.split(",") if comma else [], without="workers"))
 
 
 def check_num_envs(num_envs: object) -> int:
@@ -197,7 +199,7 @@ def check_num_envs(num_envs: object) -> int:
 
 
 def parse_on_loss(on_loss: str | OnLoss) -> OnLoss:
-    """Turn "restart" or "raise" into the enum."""
+    """Turn "restart", "shrink" or "raise" into the enum."""
     try:
         return OnLoss(on_loss)
     except ValueError:

@@ -266,6 +266,15 @@ def unknown(what: str, got: str, known: Iterable[str]) -> str:
         "unknown cluster 'locl'. Did you mean 'local'? Known: inproc, local."
     """
     names = sorted(known)
-    near = difflib.get_close_matches(got, names, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"unknown {what} {got[:80]!r}.{hint} Known: {', '.join(names)}."
+    return f"unknown {what} {got[:80]!r}.{meant(got, names)} Known: {', '.join(names)}."
+
+
+def meant(got: str, known: Iterable[str]) -> str:
+    """The end of a message about a name: a question for the nearest that we know, or nothing if none is near.
+
+    Example:
+        >>> meant("lock-step", ["lock step", "stream"])
+        " Did you mean 'lock step'?"
+    """
+    near = difflib.get_close_matches(got, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""

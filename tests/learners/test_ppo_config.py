@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 import clusterenv
 from clusterenv.errors import ConfigError
+from clusterenv.learners import catalog
 from clusterenv.learners.common.sync import SyncConfig
 from clusterenv.learners.ppo import PPOConfig
 from clusterenv.sync.aps import APS
@@ -98,6 +101,66 @@ def test_synchronisation_that_makes_no_sense_is_refused(settings: dict[str, Any]
 def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PPOConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "lock-step"}, r"mode='lock-step' must be 'lock step' or 'stream'\. Did you mean 'lock step'\?"),
+        ({"mode": np.array(["lock step", "stream"])}, "mode=array.* must be 'lock step' or 'stream'"),
+        ({"publish_every": "gradient_step"}, r"publish_every='gradient_step' .* mean 'gradient step'\?"),
+        ({"runtime": None}, "runtime=None must be 'auto' or 'onnx' or 'torch'"),
+        ({"epochs": 2.5}, r"epochs=2\.5 must be int"),
+        ({"epochs": np.float64(2)}, "epochs=.* must be int"),
+        ({"minibatches": True}, "minibatches=True must be int"),
+        ({"total_steps": "9999"}, "total_steps='9999' must be int"),
+        ({"stream_slots": 4.0, "mode": "stream"}, r"stream_slots=4\.0 must be int"),
+        ({"hidden": (64, 2.5)}, r"hidden=\(64, 2\.5\) must be tuple\[int, \.\.\.\]"),
+        ({"learning_rate": "fast"}, "learning_rate='fast' must be float"),
+        ({"anneal": "no"}, "anneal='no' must be bool"),
+        ({"sync": "always"}, "sync='always' must be SyncConfig"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_before_anything_starts(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PPOConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rule": "on_change"}, r"sync\.rule='on_change' must be .* Did you mean 'on-change'\?"),
+        ({"max_lag": 2.5}, r"sync\.max_lag=2\.5 must be int"),
+        ({"rule": "every", "every": "4"}, r"sync\.every='4' must be int"),
+    ],
+)
+def test_so_is_one_of_synchronisation(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SyncConfig(**settings)
+
+
+@pytest.mark.parametrize("name", catalog.LEARNERS)
+def test_every_learner_looks_at_every_setting(name: str) -> None:
+    kind: Any = catalog.find(name).config
+    for field in dataclasses.fields(kind):
+        with pytest.raises(ConfigError, match=f"{field.name}="):
+            kind(**{field.name: object()})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    settings: dict[str, Any] = {
+        "epochs": np.int64(3),
+        "seed": np.uint8(7),
+        "gamma": np.float32(0.5),
+        "learning_rate": np.int32(1),
+        "anneal": np.bool_(False),
+        "hidden": [np.int16(8), 8],
+    }
+    config = PPOConfig(**settings)
+    assert config == PPOConfig(epochs=3, seed=7, gamma=0.5, learning_rate=1.0, anneal=False, hidden=(8, 8))
+    kept = [getattr(config, name) for name in settings if name != "hidden"]
+    assert [type(value) for value in kept] == [int, int, float, float, bool], "a file can hold these"
+    assert [type(size) for size in config.hidden or ()] == [int, int]
 
 
 def test_a_batch_of_a_stream_has_some_of_the_slots() -> None:

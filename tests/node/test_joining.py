@@ -503,3 +503,79 @@ def test_a_silent_node_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert head.node.wait([0], 30.0) == []
         losses = head.node.losses()
         assert losses[0].cause.startswith("its node puppet0 has been silent for ")
+
+
+class SlowGoodbye(Theatre):
+    """Its clock runs as fast as the head waits. The nodes in `late` say goodbye at their times, or never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.late: dict[int, float] = {}
+        self.limits: list[float] = []  # those of the launcher
+        self.interrupted_s = float("inf")
+
+    def receive(self, limit_s: float) -> tuple[bytes, list[Any]] | None:
+        self.now_s += 0.0 if self._waiting else limit_s
+        if self.now_s > self.interrupted_s:
+            raise KeyboardInterrupt
+        for index, at_s in list(self.late.items()):
+            if self.now_s >= at_s:
+                self.arrive(self.puppets[index].peer, [m.encode(m.Leave(reason="told to"))])
+                del self.late[index]
+        return super().receive(limit_s)
+
+    def close(self, limit_s: float | None = None) -> None:
+        super().close()
+        if limit_s is not None:
+            self.limits.append(limit_s)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def closing(monkeypatch: pytest.MonkeyPatch, theatre: SlowGoodbye) -> joining.Joining:
+    monkeypatch.setattr(joining, "Hub", lambda keys, host, port, **options: theatre)
+    monkeypatch.setattr(joining, "time", theatre)
+    door = joining.Joining(Tcp(nodes=2), theatre)
+    door.gather(4)
+    return door
+
+
+def test_without_a_limit_nodes_take_as_long_as_they_need_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = SlowGoodbye()
+    door = closing(monkeypatch, theatre)
+    theatre.late = {0: 1.0, 1: 86_400.0}
+    door.close(None)
+    assert theatre.now_s == pytest.approx(86_400.0, abs=1.0)
+    told = [message.limit_s for _, message in theatre.told if isinstance(message, m.Close)]
+    assert len(told) == 2
+    assert min(told + theatre.limits) > 1e8
+
+
+def test_a_limit_holds_for_nodes_that_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = SlowGoodbye()
+    door = closing(monkeypatch, theatre)
+    theatre.late = {0: 1.0, 1: 86_400.0}
+    door.close(3.0)
+    assert theatre.now_s == pytest.approx(3.0, abs=0.5)
+    assert theatre.limits == [0.0]
+
+
+def test_a_node_that_is_killed_while_it_closes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = SlowGoodbye()
+    door = closing(monkeypatch, theatre)
+    theatre.late = {0: 1.0}
+    del theatre.puppets[1]
+    door.close(None)
+    assert theatre.now_s < 30.0
+
+
+def test_ctrl_c_ends_a_wait_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    theatre = SlowGoodbye()
+    door = closing(monkeypatch, theatre)
+    theatre.interrupted_s = 100.0
+    with pytest.raises(KeyboardInterrupt):
+        door.close(None)
+    assert theatre.closed
+    assert theatre.limits == [5.0]

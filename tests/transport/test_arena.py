@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterenv import cgroups
 from clusterenv.errors import ConfigError
 from clusterenv.spaces import Leaf
 from clusterenv.transport.arena import Arena, ArenaSpec, Word, layout_size
@@ -143,6 +144,15 @@ def test_more_than_the_memory_of_this_host_is_refused(shape: tuple[int, ...]) ->
     spec = ArenaSpec(4, 1, (Leaf(shape, np.dtype("f4")),), ())
     with pytest.raises(ConfigError, match=r"4 slots need [0-9.]+ GiB .* this host has [0-9.]+ GiB"):
         Arena.create(spec)
+
+
+def test_more_than_the_container_may_still_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "memory_left", lambda: 2**20)
+    fits, larger = (ArenaSpec(4, 1, (Leaf((size,), np.dtype("u1")),), ()) for size in (2**17, 2**18))
+    with created(fits):
+        pass
+    with pytest.raises(ConfigError, match=r"this host has 0\.0 GiB left for this process"):
+        Arena.create(larger)
 
 
 def test_sizes_do_not_overflow() -> None:

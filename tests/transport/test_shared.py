@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterenv import cgroups
 from clusterenv.errors import ConfigError
+from clusterenv.transport import shared
 from clusterenv.transport.shared import Field, SharedArrays
 from tests.transport.peers import other_process
 
@@ -96,6 +98,20 @@ def test_memory_that_the_host_does_not_have_is_refused_with_its_largest_part() -
         SharedArrays.create(layout)
     assert "Use fewer steps or fewer environments." in str(caught.value)
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_so_is_memory_that_the_container_may_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "memory_left", lambda: 2**20)
+    SharedArrays.create([Field("small", (2**19,), "|u1")]).close()
+    with pytest.raises(ConfigError, match="the largest part is 'large'"):
+        SharedArrays.create([Field("large", (2**20 + 1,), "|u1")])
+
+
+@pytest.mark.parametrize("told", [None, 5])
+def test_a_host_that_does_not_tell_may_use_all_of_its_memory(told: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "free_memory", lambda: told)
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert shared.host_memory() == (whole if told is None else told)
 
 
 def test_a_size_past_64_bits_does_not_run_over() -> None:

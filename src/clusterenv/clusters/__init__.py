@@ -14,14 +14,14 @@ In a text, a comma, an ampersand, a space or a percent sign inside a value is wr
 """
 
 from clusterenv.clusters.addresses import Address, split_address
-from clusterenv.clusters.base import INSECURE, MAX_NODES, MAX_WORKERS_PER_NODE, Remote
+from clusterenv.clusters.base import INSECURE, MAX_NODES, MAX_WORKERS_PER_NODE, Remote, options_of
 from clusterenv.clusters.join import Join
 from clusterenv.clusters.kubernetes import Kubernetes
 from clusterenv.clusters.ray import Ray
 from clusterenv.clusters.slurm import Slurm
 from clusterenv.clusters.ssh import Ssh
 from clusterenv.clusters.tcp import Tcp
-from clusterenv.clusters.texts import KINDS, parse_remote
+from clusterenv.clusters.texts import KINDS, parse_remote, values_of
 
 __all__ = [
     "INSECURE",
@@ -36,6 +36,8 @@ __all__ = [
     "Slurm",
     "Ssh",
     "Tcp",
+    "options_of",
     "parse_remote",
     "split_address",
+    "values_of",
 ]

@@ -22,6 +22,8 @@ from clusterenv.errors import ConfigTypeError
 if TYPE_CHECKING:
     from typing import Any
 
+    from _typeshed import DataclassInstance
+
 # What the head and each node print when they run with `insecure`.
 INSECURE = (
     "INSECURE: no encryption, and nobody proves who he is. Whoever can reach the head's port, or listen to this "
@@ -97,15 +99,17 @@ class Remote:
         return f"{self.kind}:{','.join(options)}" if options else self.kind
 
 
-def fields_of_text(kind: type[Remote]) -> list[Field[Any]]:
+def fields_of_text(kind: type[DataclassInstance]) -> list[Field[Any]]:
     """The fields that a key of a text can set: those with a default, except `insecure`."""
     return [each for each in fields(kind) if each.init and each.default is not MISSING and each.name != "insecure"]
 
 
-def options_of(cluster: Remote) -> list[str]:
-    """The fields that differ from their defaults, each as the key=value of a text."""
+def options_of(cluster: DataclassInstance, *, without: str = "") -> list[str]:
+    """The fields that differ from their defaults, each as the key=value of a text; not the one named `without`."""
     found = []
     for each in fields_of_text(type(cluster)):
+        if each.name == without:
+            continue
         value = getattr(cluster, each.name)
         if value == each.default and type(value) is type(each.default):
             continue

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dataclasses import Field
     from typing import Any
 
+    from _typeshed import DataclassInstance
+
 MAX_TEXT = 8192
 
 KINDS: dict[str, type[Remote]] = {kind.kind: kind for kind in (Join, Kubernetes, Ray, Slurm, Ssh, Tcp)}
@@ -49,7 +51,7 @@ def parse_remote(text: str) -> Remote:
         return _parse_ssh(text, rest)
     if colon and not rest:
         raise ConfigError(f"cluster={text!r}: nothing follows the colon. Write {kind!r}, or as in '{kind}:nodes=2'.")
-    return KINDS[kind](**_values(KINDS[kind], text, rest.split(",") if rest else []))
+    return KINDS[kind](**values_of(KINDS[kind], text, rest.split(",") if rest else []))
 
 
 def _parse_ssh(text: str, rest: str) -> Ssh:
@@ -58,20 +60,24 @@ def _parse_ssh(text: str, rest: str) -> Ssh:
     hosts, question, query = rest[2:].partition("?")
     if question and not query:
         raise ConfigError(f"cluster={text[:80]!r}: nothing follows the question mark. Leave it out.")
-    values = _values(Ssh, text, query.split("&") if query else [])
+    values = values_of(Ssh, text, query.split("&") if query else [])
     return Ssh(hosts=tuple(hosts.split(",")) if hosts else (), **values)
 
 
-def _values(kind: type[Remote], text: str, options: list[str]) -> dict[str, Any]:
-    """The fields that the options of a text set."""
-    known = {each.name: each for each in fields_of_text(kind)}
+def values_of(kind: type[DataclassInstance], text: str, options: list[str], *, without: str = "") -> dict[str, Any]:
+    """The fields that the options of a text set. The one named `without` is said in another way, and is no key.
+
+    Raises:
+        ConfigError: with the text, and what is wrong with which option.
+    """
+    known = {each.name: each for each in fields_of_text(kind) if each.name != without}
     where = f"cluster={text[:80]!r}: "
     values: dict[str, Any] = {}
     for option in options:
         key, equals, raw = option.partition("=")
         if not equals:
             raise ConfigError(f"{where}{option[:80]!r} must be key=value, as in 'workers=4'.")
-        if key == "insecure":
+        if key == "insecure" and issubclass(kind, Remote):
             raise ConfigError(f"{where}insecure= cannot be part of a text. Type --insecure, or use the typed form.")
         if key not in known:
             raise ConfigError(where + unknown("key", key, known))
@@ -85,7 +91,9 @@ def _values(kind: type[Remote], text: str, options: list[str]) -> dict[str, Any]
 
 def _value(each: Field[Any], where: str, text: str) -> Any:
     """A text as the type of its field."""
-    if each.type == "int":
+    if each.type in ("int", "int | None"):
+        if text == "none" and each.type != "int":
+            return None
         if not re.fullmatch(r"[0-9]{1,9}", text):
             raise ConfigError(f"{where}{each.name}={text[:80]!r} must be a whole number, as in '{each.name}=4'.")
         return int(text)

@@ -118,7 +118,7 @@ def make_vec(
         vector_kwargs: for `ClusterEnv`, for example `{"autoreset_mode": "SameStep"}`.
         wrappers: applied to each environment, on the worker.
         cluster: where the workers run: "local:4", "local" (a worker per core), "inproc", or a typed object.
-        on_loss: "restart" or "raise": what happens when a worker is lost or an environment raises.
+        on_loss: "restart", "shrink" or "raise": what happens when a worker is lost or an environment raises.
         timeouts: how long we wait before something counts as lost.
         infos: the dialect of the infos, "gymnasium" or "gymnasium-0.29".
         slot_kwargs: one dictionary per slot, added to `kwargs` for its environment.

@@ -37,6 +37,11 @@ _logger = logging.getLogger(__name__)
 AT_ONCE = 1_000
 _LOOK_S = 0.25
 _TELL_EVERY_S = 10.0
+# No limit, for nodes and launchers that take a number: the longest that a user may type.
+_FOR_EVER_S = 999_999_999.0
+# Who presses Ctrl-C while nodes close wants them ended, and no longer wait than is usual. How often we look meanwhile
+# whether a node is still there: seldom, since it reads none of these messages, and there is room for some thousands.
+_HURRY_S, _STILL_THERE_S = 5.0, 10.0
 # How many lost nodes are remembered beyond the number of places: one that comes back is told that it was given up.
 _REMEMBERED = 100
 # Open files of the head: three for a node that is its own process (connection, standard input, output), one for any
@@ -351,13 +356,16 @@ class Joining:
         lines = [f"{name}: {text.strip()[-500:]}" for name, text in self._launcher.logs().items() if text.strip()]
         return "Their last words: " + " | ".join(lines) if lines else ""
 
-    def close(self, limit_s: float) -> None:
-        """Let the nodes close within the limit, then end them."""
-        end = time.monotonic() + limit_s
+    def close(self, limit_s: float | None) -> None:
+        """Let the nodes close within the limit, or for as long as they take, then end them."""
+        end = time.monotonic() + (_FOR_EVER_S if limit_s is None else limit_s)
         hub = self._hub
         try:
             if hub is not None:
                 self._say_goodbye(hub, end)
+        except BaseException:
+            end = min(end, time.monotonic() + _HURRY_S)
+            raise
         finally:  # also after Ctrl-C: nobody closes a second time
             try:
                 self._launcher.close(max(0.0, end - time.monotonic()))
@@ -373,11 +381,15 @@ class Joining:
             self._sort(*got)
         for host in self.members:
             host.tell(m.Close(limit_s=max(0.0, end - time.monotonic())))
-        waiting = {host.peer for host in self.members}
-        while waiting and time.monotonic() < end:
-            got = hub.receive(min(_LOOK_S, max(0.0, end - time.monotonic())))
+        waiting = {host.peer: host for host in self.members}
+        look_at = time.monotonic() + _STILL_THERE_S
+        while waiting and (now := time.monotonic()) < end:
+            if now >= look_at:  # who was killed meanwhile says nothing any more
+                look_at = now + _STILL_THERE_S
+                waiting = {peer: host for peer, host in waiting.items() if host.tell(m.Ping())}
+            got = hub.receive(min(_LOOK_S, end - now))
             if got is not None and _says_goodbye(got[1]):
-                waiting.discard(got[0])
+                waiting.pop(got[0], None)
 
     def _open(self) -> Hub:
         if self._hub is None:

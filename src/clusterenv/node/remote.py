@@ -331,7 +331,7 @@ class RemoteNode(Waiting):
         if os.getpid() != self._owner:
             return  # the sockets and the nodes are still the parent's
         try:
-            self._joining.close(5.0 if limit_s is None else limit_s)
+            self._joining.close(limit_s)
         finally:  # also after Ctrl-C
             if self._arena is not None:
                 self._arena.close()

@@ -156,13 +156,13 @@ class Arena:
 
 
 def check_size(spec: ArenaSpec) -> int:
-    """The bytes that an arena of this spec takes; ConfigError if this host does not have them."""
+    """The bytes that an arena of this spec takes; ConfigError if this host cannot give them."""
     size = layout_size(spec)
     limit = host_memory()
     if size > limit:
         raise ConfigError(
             f"{spec.num_envs} slots need {size / 2**30:.1f} GiB for observations and actions, but this host has "
-            f"{limit / 2**30:.1f} GiB of memory. Use fewer environments or smaller observations."
+            f"{limit / 2**30:.1f} GiB left for this process. Use fewer environments or smaller observations."
         )
     return size
 

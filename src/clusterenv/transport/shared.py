@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from clusterenv.cgroups import free_memory
 from clusterenv.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,8 +97,12 @@ def anonymous_memory(size: int) -> tuple[mmap.mmap, int]:
 
 
 def host_memory() -> int:
-    """The bytes of memory that this host has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """The bytes of memory that this host, or the container on it, can still give; all that it has if it tells no more.
+
+    Pages are given out when they are first written: who asks for more than is left is not refused, but killed later.
+    """
+    free = free_memory()
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if free is None else free
 
 
 def padded(size: int) -> int:
@@ -115,6 +120,7 @@ def _checked_size(layout: Sequence[Field]) -> int:
         largest = max(layout, key=lambda field: field.nbytes)
         raise ConfigError(
             f"{size / 2**30:.1f} GiB of shared memory are needed (the largest part is {largest.name!r} with shape "
-            f"{largest.shape}), but this host has {limit / 2**30:.1f} GiB. Use fewer steps or fewer environments."
+            f"{largest.shape}), but this host has {limit / 2**30:.1f} GiB left for this process. Use fewer steps or "
+            "fewer environments."
         )
     return size

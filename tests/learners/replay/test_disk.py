@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterenv.cgroups import free_memory
 from clusterenv.errors import ConfigError, WeightsCorrupt
 from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.lanes import Lanes
@@ -76,19 +77,9 @@ def test_an_array_that_no_memory_holds_is_refused(places: int) -> None:
         disk.zeros((places,), np.dtype(np.float64), None)
 
 
-def test_a_container_may_have_less_than_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "memory_left", lambda: None)
-    machine = disk.free_memory()
-    assert machine is not None
-    monkeypatch.setattr(disk, "memory_left", lambda: 2**20)
-    assert disk.free_memory() == 2**20
-    monkeypatch.setattr(disk, "memory_left", lambda: 2**60)
-    assert disk.free_memory() == pytest.approx(machine, rel=0.2)
-
-
 @pytest.mark.parametrize("make", [transitions, sequences])
 def test_a_memory_that_would_only_fit_until_it_is_full_is_refused(make: Any) -> None:
-    free = disk.free_memory()
+    free = free_memory()
     assert free is not None
     for capacity in (free // 8, 10**30):  # every step has an observation of 8 bytes, and more beside it
         with pytest.raises(ConfigError, match=r"needs \d+ bytes .* available: a capacity of at most \d+ fits"):

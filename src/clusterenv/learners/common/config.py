@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from clusterenv.config import check_num_envs, parse_cluster
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.env_args import parse_env_args
+from clusterenv.learners.common.settings import fit
 from clusterenv.learners.common.sync import SyncConfig
 from clusterenv.learners.common.tasks import Task, title_of
 
@@ -104,6 +105,7 @@ class LearnerConfig:
     """threads of the learner; the other cores are for the workers"""
 
     def __post_init__(self) -> None:
+        fit(self)
         check_num_envs(self.num_envs)
         parse_env_args(self.env_args)
         parse_cluster(self.cluster)

@@ -1,13 +1,16 @@
-"""Settings to and from a TOML file: frozen dataclasses, nested, with nothing lost on the way."""
+"""Settings as frozen dataclasses, nested: checked against their types, and to and from a TOML file without a loss."""
 
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import types
 import typing
 from typing import Any, TypeVar
 
-from clusterenv.errors import ConfigError, unknown
+import numpy as np
+
+from clusterenv.errors import ConfigError, ConfigTypeError, meant, unknown
 
 Settings = TypeVar("Settings")
 _MAX_SHOWN = 200
@@ -64,8 +67,36 @@ def from_table(kind: type[Settings], table: dict[str, Any], where: str = "") -> 
     for name, value in table.items():
         if name not in hints:
             raise ConfigError(unknown(f"setting in {where or 'the file'}", name, hints))
-        values[name] = _fitted(hints[name], value, f"{where}.{name}" if where else name)
+        values[name] = _fitted(hints[name], value, _place(where, name))
     return kind(**values)
+
+
+def fit(settings: Any, where: str = "") -> None:
+    """Check every field of a dataclass against its type, and keep it as that: NumPy's numbers become Python's.
+
+    To be called first in `__post_init__`, so that what Python code asks for is checked as a file is.
+
+    Raises:
+        ConfigError: a value is none of those that are known, or its type is wrong.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Size:
+        ...     width: int = 1
+        ...     def __post_init__(self) -> None:
+        ...         fit(self)
+        >>> Size(2.5)
+        Traceback (most recent call last):
+        clusterenv.errors.ConfigTypeError: width=2.5 must be int.
+    """
+    hints = typing.get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value = _fitted(hints[field.name], getattr(settings, field.name), _place(where, field.name))
+        object.__setattr__(settings, field.name, value)
+
+
+def _place(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
 
 
 def _fitted(hint: Any, value: Any, where: str) -> Any:
@@ -74,13 +105,27 @@ def _fitted(hint: Any, value: Any, where: str) -> Any:
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     for option in options:
         if _fits(option, value):
-            if typing.get_origin(option) is tuple:
-                return tuple(value)
-            return float(value) if option is float else value
-    if value == _NONE and type(None) in options:
+            return _kept(option, value)
+    if isinstance(value, str) and value == _NONE and type(None) in options:
         return None
-    named = " or ".join(getattr(option, "__name__", str(option)) for option in options if option is not type(None))
-    raise ConfigError(f"{where}={_shown(value)} must be {named}.")
+    choices = [choice for option in options for choice in _choices(option)]
+    if choices:
+        named = " or ".join(map(repr, choices))
+        raise ConfigError(f"{where}={_shown(value)} must be {named}.{meant(str(value)[:_MAX_SHOWN], choices)}")
+    wanted = [option for option in options if option is not type(None)]
+    named = " or ".join(option.__name__ if isinstance(option, type) else str(option) for option in wanted)
+    raise ConfigTypeError(f"{where}={_shown(value)} must be {named}.")
+
+
+def _choices(option: Any) -> tuple[str, ...]:
+    return typing.get_args(option) if typing.get_origin(option) is typing.Literal else ()
+
+
+def _kept(option: Any, value: Any) -> Any:
+    """A value that fits, as exactly what its type says."""
+    if typing.get_origin(option) is tuple:
+        return tuple(_kept(typing.get_args(option)[0], part) for part in value)
+    return option(value) if option in (bool, int, float) else value
 
 
 def _shown(value: Any) -> str:
@@ -94,11 +139,14 @@ def _shown(value: Any) -> str:
 def _fits(option: Any, value: Any) -> bool:
     origin = typing.get_origin(option)
     if origin is typing.Literal:
-        return value in typing.get_args(option)
+        return isinstance(value, str) and value in _choices(option)
     if origin is tuple:
         return isinstance(value, (list, tuple)) and all(_fits(typing.get_args(option)[0], part) for part in value)
+    if option is bool:
+        return isinstance(value, (bool, np.bool_))
     if option is float:
-        return isinstance(value, float) or _fits(int, value)
+        whole = isinstance(value, numbers.Integral)  # these are real numbers too, and some are larger than any float
+        return _fits(int, value) if whole else isinstance(value, numbers.Real)
     if option is int:  # one of more than 63 bits is a slip of the pen, and not every other type could hold it
-        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool) and abs(int(value)) < 2**63
     return isinstance(option, type) and isinstance(value, option)

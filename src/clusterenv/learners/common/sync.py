@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from clusterenv.errors import ConfigError
+from clusterenv.learners.common.settings import fit
 from clusterenv.sync.aps import APS
 from clusterenv.sync.parse import parse_sync
 
@@ -37,6 +38,7 @@ class SyncConfig:
     """aps: spend about this much on weights, as in "500 KiB/s", instead of a threshold"""
 
     def __post_init__(self) -> None:
+        fit(self, "sync")
         self._check_where_it_belongs()
         if self.rule == "every" and self.every is None:
             raise ConfigError("sync.rule='every' needs sync.every: how many versions lie between two fetches.")

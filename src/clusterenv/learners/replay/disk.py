@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clusterenv.cgroups import memory_left
 from clusterenv.errors import ConfigError, WeightsCorrupt
 
 if TYPE_CHECKING:
@@ -55,17 +54,6 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], folder: str | os.PathLik
             f"a replay needs {size / 2**30:.1f} GiB in {os.fspath(folder)}, and got: {error.strerror}. "
             "Lower the capacity, or name another folder."
         ) from error
-
-
-def free_memory() -> int | None:
-    """The bytes of memory that this machine, or container, can still give, or None if it does not tell."""
-    try:
-        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    told = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    left = memory_left()
-    return min(told if left is None else [*told, left], default=None)
 
 
 def refuse_too_large(size: Callable[[int], int], *, slots: int, steps: int, free: int | None) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterenv import spaces
+from clusterenv.cgroups import free_memory
 from clusterenv.errors import ConfigError
 from clusterenv.learners.replay import disk, frames
 from clusterenv.learners.replay.side import SideTable
@@ -85,7 +86,7 @@ class Lanes:
                 lambda steps: slots * (steps + spare) * row + beside(slots * steps),
                 slots=slots,
                 steps=steps,
-                free=disk.free_memory(),
+                free=free_memory(),
             )
         self._obs = [disk.zeros((places, *shape), dtype, folder) for shape, dtype in rows]
         self._action, self._reward, self._flags = (disk.zeros((places, *shape), dtype, None) for shape, dtype in others)
