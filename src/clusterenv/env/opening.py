@@ -21,7 +21,7 @@ from clusterenv.node.starting import build_error
 from clusterenv.spaces import leaves_of
 from clusterenv.transport.arena import Arena, ArenaSpec, check_size
 from clusterenv.worker.block import EnvBlock
-from clusterenv.worker.report import BuildError
+from clusterenv.worker.report import EnvFailed
 from clusterenv.worker.vector_block import VectorBlock
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def open_batch(plan: Plan) -> tuple[Engine, Agreed, AutoresetMode]:
         mode = plan.autoreset_mode or _mode_of_blocks(agreed.metadata)
         arena = Arena.create(_arena_spec(plan, workers, agreed.single_observation_space, agreed.single_action_space))
         node.bind(arena, agreed.single_observation_space, agreed.single_action_space)
-    except BuildError as error:
+    except EnvFailed as error:
         node.close(0.0)
         raise build_error(error.failure) from error.failure.error
     except BaseException:

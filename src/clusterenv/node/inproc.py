@@ -11,7 +11,7 @@ from clusterenv.node.base import Message
 from clusterenv.node.here import Here
 from clusterenv.transport.arena import Word
 from clusterenv.worker.loop import POLICY_CALLS, Reply, policy_problem
-from clusterenv.worker.report import BuildError, Report
+from clusterenv.worker.report import EnvFailed, Report
 from clusterenv.worker.station import Station
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class InprocNode(Here):
             return Reply()
         try:
             return Reply(getattr(self._stations[worker], name)(*arguments))
-        except BuildError as error:
+        except EnvFailed as error:
             return Reply(failure=error.failure)
         except Exception as error:  # the user's policy may raise whatever it likes
             if name not in POLICY_CALLS:
