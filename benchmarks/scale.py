@@ -35,6 +35,7 @@ from clusterenv.sync.versions import Version
 from clusterenv.sync.weights import WeightSpec
 from clusterenv.transport.shared import SharedArrays
 from clusterenv.transport.weights import weights_layout
+from clusterenv.wire.envs import BuildOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +119,7 @@ def measure(nodes: int, args: Args) -> dict[str, Any]:
     """One head with this many nodes."""
     cluster = Join(nodes=nodes, bind="127.0.0.1", wait_s=60.0)
     memory_before = psutil.Process().memory_info().rss
-    order: tuple[Any, ...] = ([], [0] * (BLOCK * nodes), AutoresetMode.NEXT_STEP, False, "")
+    order = BuildOrder([], [0] * (BLOCK * nodes), AutoresetMode.NEXT_STEP, False)
     node = RemoteNode(order, BLOCK * nodes, cluster, StubLauncher(nodes))
     plan = Plan(
         cluster, BLOCK * nodes, lambda: node, "same", AutoresetMode.NEXT_STEP, OnLoss.RAISE, Timeouts(start_s=120.0)

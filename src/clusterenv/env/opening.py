@@ -20,6 +20,7 @@ from clusterenv.node.inproc import InprocNode
 from clusterenv.node.starting import build_error
 from clusterenv.spaces import leaves_of
 from clusterenv.transport.arena import Arena, ArenaSpec, check_size
+from clusterenv.wire.envs import BuildOrder
 from clusterenv.worker.block import EnvBlock
 from clusterenv.worker.report import EnvFailed
 from clusterenv.worker.vector_block import VectorBlock
@@ -214,10 +215,11 @@ def _remote_node(
             recipes.append(recipe)
         of_slot.append(len(recipes) - 1)
     where = dataclasses.replace(cluster, imports=tuple(modules))
+    order = BuildOrder(recipes, of_slot, mode, rebuild, where.worker_memory)
 
     def remote() -> Node:
         from clusterenv.node.remote import RemoteNode
 
-        return RemoteNode((recipes, of_slot, mode, rebuild, where.worker_memory), len(factories), where)
+        return RemoteNode(order, len(factories), where)
 
     return remote

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from clusterenv.transport.arena import Arena
     from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
+    from clusterenv.wire.envs import BuildOrder
     from clusterenv.worker.actor import Attachment
     from clusterenv.worker.describe import BlockDescription
     from clusterenv.worker.loop import Reply
@@ -61,7 +62,7 @@ _MEMORY_S, _LAST_WORDS_S = 60.0, 1.0
 class RemoteNode(Waiting):
     """All nodes of a cluster on other hosts."""
 
-    def __init__(self, order: Any, num_envs: int, cluster: Remote, launcher: Launcher | None = None) -> None:
+    def __init__(self, order: BuildOrder, num_envs: int, cluster: Remote, launcher: Launcher | None = None) -> None:
         self.closed = False
         self._owner, self._order, self._num_envs = os.getpid(), order, num_envs
         self._joining = Joining(cluster, launcher)
