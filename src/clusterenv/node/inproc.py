@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-    from clusterenv.node.base import Loss
+    from clusterenv.node.base import Incarnation, Loss
     from clusterenv.transport.arena import Arena, Command
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.base import Block
@@ -130,9 +130,9 @@ class InprocNode(Here):
         worker, order = self._orders.pop(0)
         return [(worker, self._answer(worker, "play", order))]
 
-    def incarnation(self, worker: int) -> int:
+    def incarnation(self, worker: int) -> Incarnation:
         """There is never another."""
-        return 0
+        return 0, 0
 
     def _answer(self, worker: int, name: str, arguments: tuple[Any, ...]) -> Reply:
         if name == "stream":
