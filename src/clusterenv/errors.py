@@ -26,7 +26,7 @@ Calls in the wrong order raise Gymnasium's own errors: `ClosedEnvironmentError`,
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,7 +69,13 @@ class LaunchError(ClusterEnvError, RuntimeError):
 
 
 class GivenUp(LaunchError):
-    """The head has given this node up, and takes a fresh one in its place."""
+    """The head has given this node up, and takes a fresh one in its place.
+
+    Attributes:
+        exit_code: of the node program; whoever started it may start it again.
+    """
+
+    exit_code: ClassVar[int] = 75
 
 
 class WorkersMissing(LaunchError):
