@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
+import pathlib  # noqa: TC003 - tyro reads the annotations
 import platform
 import random
 import subprocess
@@ -28,6 +28,7 @@ from gymnasium.vector import AutoresetMode
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.paths import RESULTS
 from benchmarks.scale import BLOCK
 from clusterenv.clusters import Join
 from clusterenv.config import OnLoss, Timeouts
@@ -36,7 +37,6 @@ from clusterenv.node.remote import RemoteNode
 from clusterenv.testing import processes
 from clusterenv.wire.envs import BuildOrder
 
-RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results"
 TARGET = 0.8
 SHOWN = 20
 
