@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import json
-import pathlib
+import pathlib  # noqa: TC003 - tyro reads the annotations
 import platform
 import random
 import subprocess
@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import clusterenv
+from benchmarks.paths import RESULTS
 from clusterenv.testing import (
     EchoPolicy,
     History,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
     from clusterenv import ClusterEnv
 
-RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results"
 MODES = ("step", "send", "rollout", "stream")
 # Some stops are shorter than a step may take, some longer: then the worker is lost although it lives.
 TIMEOUTS = clusterenv.Timeouts(step_s=2.0, reset_s=10.0, call_s=10.0, start_s=60.0, close_s=2.0)

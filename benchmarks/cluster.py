@@ -8,7 +8,7 @@ All ways are measured in turn, round after round; the table shows medians over r
 from __future__ import annotations
 
 import json
-import pathlib
+import pathlib  # noqa: TC003 - tyro reads the annotations
 import platform
 import time
 from collections.abc import Callable
@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 import clusterenv
+from benchmarks.paths import RESULTS
 from benchmarks.stats import spread
 from clusterenv import Local, Tcp
 
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 Way = Callable[[int], "Local | Tcp"]
 WAYS: dict[str, Way] = {
     "local": Local,

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - tyro reads the annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from gymnasium.spaces import Box, Discrete
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.paths import RESULTS
 from benchmarks.report import command_line, machine
 from benchmarks.runners.cluster_policy import Agent
 from benchmarks.stats import Spread, spread
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from clusterenv.policy.protocol import Policy
 
-RESULTS = Path(__file__).resolve().parent / "results"
 INPUTS, ACTIONS = 8, 4  # of LunarLander-v3
 STEPS, SLOTS = 64, 16  # of the fragment that each worker sends
 TARGET_MS, TARGET_WORKERS = 5.0, 64

@@ -10,7 +10,7 @@ is stopped: its connection stays open, and nothing comes through it.
 from __future__ import annotations
 
 import json
-import pathlib
+import pathlib  # noqa: TC003 - tyro reads the annotations
 import platform
 import statistics
 import time
@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 import clusterenv
+from benchmarks.paths import RESULTS
 from benchmarks.stats import spread
 from clusterenv.testing import nodes_of, processes, workers_of
 
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 WINDOW_S, LIMIT_S = 0.25, 60.0
 
 

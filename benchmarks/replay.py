@@ -19,6 +19,7 @@ from gymnasium.spaces import Box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.paths import RESULTS
 from benchmarks.report import command_line, machine
 from benchmarks.stats import Spread, spread
 from clusterenv.env.batch import Batch, Episodes
@@ -29,7 +30,6 @@ from clusterenv.spaces import Leaf
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RESULTS = Path(__file__).resolve().parent / "results"
 STEPS, SLOTS = 20, 32  # of the batches that are added
 VECTOR, FRAMES = Box(-1.0, 1.0, (8,)), Box(0, 255, (4, 84, 84), np.uint8)
 ACTION = Leaf((), np.dtype(np.int64))

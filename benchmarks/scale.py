@@ -10,7 +10,7 @@ of 64, and how long a policy of 10 MB takes to reach 32 of them.
 from __future__ import annotations
 
 import json
-import pathlib
+import pathlib  # noqa: TC003 - tyro reads the annotations
 import platform
 import resource
 import subprocess
@@ -26,6 +26,7 @@ from gymnasium.vector import AutoresetMode
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.paths import RESULTS, ROOT
 from clusterenv.clusters import Join
 from clusterenv.config import OnLoss, Timeouts
 from clusterenv.env.opening import Plan, open_batch
@@ -35,6 +36,7 @@ from clusterenv.sync.versions import Version
 from clusterenv.sync.weights import WeightSpec
 from clusterenv.transport.shared import SharedArrays
 from clusterenv.transport.weights import weights_layout
+from clusterenv.wire.envs import BuildOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +51,6 @@ print(json.dumps(measure(int(nodes), Args(steps_s=steps_s, idle_s=idle_s))))
 """
 # How long weights may be on their way.
 _WEIGHTS_S = 60.0
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,7 @@ def measure(nodes: int, args: Args) -> dict[str, Any]:
     """One head with this many nodes."""
     cluster = Join(nodes=nodes, bind="127.0.0.1", wait_s=60.0)
     memory_before = psutil.Process().memory_info().rss
-    order: tuple[Any, ...] = ([], [0] * (BLOCK * nodes), AutoresetMode.NEXT_STEP, False, "")
+    order = BuildOrder([], [0] * (BLOCK * nodes), AutoresetMode.NEXT_STEP, False)
     node = RemoteNode(order, BLOCK * nodes, cluster, StubLauncher(nodes))
     plan = Plan(
         cluster, BLOCK * nodes, lambda: node, "same", AutoresetMode.NEXT_STEP, OnLoss.RAISE, Timeouts(start_s=120.0)
@@ -202,7 +203,7 @@ def _cpu() -> float:
 def _in_fresh_process(nodes: int, args: Args) -> dict[str, Any]:
     """Memory that an earlier measurement has freed would be used again, and not counted."""
     words = [sys.executable, "-c", _ONE, str(nodes), str(args.steps_s), str(args.idle_s)]
-    ended = subprocess.run(words, stdout=subprocess.PIPE, check=True, cwd=RESULTS.parents[1])
+    ended = subprocess.run(words, stdout=subprocess.PIPE, check=True, cwd=ROOT)
     found: dict[str, Any] = json.loads(ended.stdout)
     return found
 

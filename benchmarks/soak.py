@@ -40,6 +40,7 @@ from rich.table import Table
 
 import clusterenv
 from benchmarks.chaos import LEFT_S, MODES, TIMEOUTS, Run
+from benchmarks.paths import RESULTS
 from clusterenv.testing import (
     EchoPolicy,
     History,
@@ -55,7 +56,6 @@ from clusterenv.testing import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results"
 CHANCES = {"raise": 0.0005, "sleep": 0.0005, "exit": 0.00005, "segfault": 0.00005}
 # Seldom enough that the cluster is whole most of the time, as one is that lives for an hour.
 WORKER_EVERY_S, WORKER_STOP_S = (3.0, 20.0), (0.05, 3.0)

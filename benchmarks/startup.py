@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.paths import RESULTS
 from benchmarks.report import command_line, machine
 from benchmarks.slices import Unavailable, environ, last_line, run_group
 from benchmarks.stats import Spread, spread
 
-RESULTS = Path(__file__).resolve().parent / "results"
 LIMIT_S = 120.0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - tyro reads the annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
@@ -18,6 +18,7 @@ from rich.table import Table
 
 from benchmarks.contenders import CONTENDERS, Contender, Settings, contenders_of
 from benchmarks.neighbours import Patience
+from benchmarks.paths import RESULTS
 from benchmarks.peers import DEFAULT_VENVS
 from benchmarks.report import document, head, rows, usable_cpus
 from benchmarks.rounds import Entry, Plan, count_slices, measure_workload
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from benchmarks.stats import Spread
 
 REPEATS = 2
-RESULTS = Path(__file__).resolve().parent / "results"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pathlib
+import pathlib  # noqa: TC003 - tyro reads the annotations
 import platform
 import random
 import socket
@@ -31,13 +31,13 @@ from rich.table import Table
 
 import clusterenv
 from benchmarks.knocking import STAY_S
+from benchmarks.paths import RESULTS
 from benchmarks.stats import ratio, spread
 from clusterenv import Tcp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 _RESAMPLES = 2_000
 WAYS = ("quiet", "decoy", "strangers")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
+import pathlib  # noqa: TC003 - tyro reads the annotations
 import platform
 import random
 import subprocess
@@ -28,14 +28,15 @@ from gymnasium.vector import AutoresetMode
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.paths import RESULTS
 from benchmarks.scale import BLOCK
 from clusterenv.clusters import Join
 from clusterenv.config import OnLoss, Timeouts
 from clusterenv.env.opening import Plan, open_batch
 from clusterenv.node.remote import RemoteNode
 from clusterenv.testing import processes
+from clusterenv.wire.envs import BuildOrder
 
-RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results"
 TARGET = 0.8
 SHOWN = 20
 
@@ -194,7 +195,8 @@ def measure(args: Args) -> tuple[list[Turn], list[str]]:
     """Calm and killing turns, one after the other, with what was wrong."""
     num_envs, cluster = BLOCK * args.nodes, Join(nodes=args.nodes, bind="127.0.0.1", wait_s=60.0)
     launcher = ApartLauncher(args.nodes)
-    node = RemoteNode(([], [0] * num_envs, AutoresetMode.NEXT_STEP, False, ""), num_envs, cluster, launcher)
+    order = BuildOrder([], [0] * num_envs, AutoresetMode.NEXT_STEP, False)
+    node = RemoteNode(order, num_envs, cluster, launcher)
     plan = Plan(cluster, num_envs, lambda: node, "same", AutoresetMode.NEXT_STEP, OnLoss.RESTART, Timeouts())
     engine, _, _ = open_batch(plan)
     try:

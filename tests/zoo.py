@@ -56,6 +56,18 @@ def quiet_port() -> int:
         return port
 
 
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("this has no words")
+
+
+class Unpicklable:
+    """Raises what cannot be printed when it is taken apart."""
+
+    def __reduce__(self) -> str:
+        raise Unprintable
+
+
 class CountingEnv(gymnasium.Env[Any, Any]):
     """Observes (slot, steps since the reset); ends after `length` steps; misbehaves on a plan.
 

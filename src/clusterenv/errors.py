@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import difflib
 import multiprocessing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +70,13 @@ class LaunchError(ClusterEnvError, RuntimeError):
 
 
 class GivenUp(LaunchError):
-    """The head has given this node up, and takes a fresh one in its place."""
+    """The head has given this node up, and takes a fresh one in its place.
+
+    Attributes:
+        exit_code: of the node program; whoever started it may start it again.
+    """
+
+    exit_code: ClassVar[int] = 75
 
 
 class WorkersMissing(LaunchError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from benchmarks import cluster, scale, strangers, stub_losses
 from clusterenv.clusters import Join
 from clusterenv.node.remote import RemoteNode
+from clusterenv.wire.envs import BuildOrder
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def test_a_head_with_stub_nodes(tmp_path: pathlib.Path) -> None:
 def test_stub_nodes_are_not_silent() -> None:
     """As real ones they beat: the head would give up those that have nothing to say."""
     cluster = Join(nodes=3, bind="127.0.0.1", silence_s=1.0)
-    order: tuple[Any, ...] = ([], [0] * 3, AutoresetMode.NEXT_STEP, False, "")
+    order = BuildOrder([], [0] * 3, AutoresetMode.NEXT_STEP, False)
     node = RemoteNode(order, 3, cluster, scale.StubLauncher(3))
     try:
         node.start(60.0)

@@ -52,14 +52,6 @@ def test_every_step_of_every_slot_comes_once_and_in_order(make: Make) -> None:
         assert counted == list(range(1, len(counted) + 1)), "nothing is missing, nothing comes twice"
 
 
-def test_slots_get_their_turn(make: Make) -> None:
-    envs = attached(make, count=4)
-    counts = np.zeros(4, np.int64)
-    with envs.stream(steps=2) as stream:
-        while counts.min() < 10:  # ends, because nobody is passed over for ever
-            counts += np.bincount(next(stream).slot, minlength=4)
-
-
 def test_the_data_is_that_of_a_rollout(make: Make) -> None:
     rollout = attached(make, count=2, length=7).rollout(12)
     envs = attached(make, count=2, length=7)

@@ -135,7 +135,7 @@ def test_a_stream_goes_on_without_a_worker_that_is_lost_again_and_again(
         assert envs.stats()["workers_ready"] == 2
 
 
-def test_and_fills_batches_that_are_larger_than_all_its_buffers(
+def test_a_stream_that_shrank_fills_batches_that_are_larger_than_all_its_buffers(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     switch = tmp_path / "switch"
@@ -171,7 +171,7 @@ def test_a_stream_whose_last_worker_cannot_be_built_again_says_why_at_once(
         assert not envs.rollout(4).worker_lost.any()
 
 
-def test_without_shrink_that_is_an_error(tmp_path: pathlib.Path) -> None:
+def test_a_worker_that_is_lost_again_and_again_ends_a_stream_that_may_not_shrink(tmp_path: pathlib.Path) -> None:
     with doomed(tmp_path / "switch", "restart") as envs, envs.stream(4, slots=2) as stream:
         next(stream)
         (tmp_path / "switch").touch()
@@ -285,7 +285,9 @@ def test_with_too_few_nodes_a_stream_waits(hands: Hands, caplog: pytest.LogCaptu
 
 
 @pytest.mark.fault("F12")
-def test_and_does_not_wait_for_ever(hands: Hands, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_does_not_wait_for_ever_for_its_least_number_of_nodes(
+    hands: Hands, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     with joined(hands, caplog, "shrink", wait_s=1.0) as envs, envs.stream(4, slots=4, min_nodes=2) as stream:
         next(stream)

@@ -73,7 +73,7 @@ def test_a_stream_learns_from_each_step_as_often_as_asked() -> None:
     learner, notebook = run(settings)
     assert learner.summary().steps == 640
     gradient_steps = sum(keys.VALUE_LOSS.name in row for row in notebook.rows)
-    assert gradient_steps == (640 - 64) * settings.updates_per_step
+    assert gradient_steps == (640 - 64) * settings.samples_per_insert / settings.sample_size
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

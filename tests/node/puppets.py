@@ -19,6 +19,7 @@ from clusterenv.spaces import leaves_of
 from clusterenv.transport.arena import Arena, ArenaSpec
 from clusterenv.transport.security import parse_keys
 from clusterenv.wire import messages as m
+from clusterenv.wire.envs import BuildOrder
 from clusterenv.wire.frames import frame_of, join
 from clusterenv.worker.describe import BlockDescription
 from clusterenv.worker.loop import Reply
@@ -193,7 +194,7 @@ def on_stage(
 ) -> Iterator[Head]:
     """A head that has started with these nodes."""
     monkeypatch.setattr(joining, "Hub", lambda keys, host, port, **options: theatre)
-    order = ([["X-v0", {}, []]], [0] * num_envs, AutoresetMode.NEXT_STEP, True, "")
+    order = BuildOrder([["X-v0", {}, []]], [0] * num_envs, AutoresetMode.NEXT_STEP, True)
     head = Head()
     cluster = Tcp(nodes=len(theatre.puppets), wait_s=wait_s, silence_s=silence_s)
     head.node = RemoteNode(order, num_envs, cluster, theatre)

@@ -19,9 +19,8 @@ import psutil
 import pytest
 
 from clusterenv._version import __version__
-from clusterenv.cli.exits import AGAIN, INTERRUPTED, LOST, NOT_STARTED, OK
-from clusterenv.errors import LaunchError
-from clusterenv.launchers import slurm_words
+from clusterenv.cli.exits import INTERRUPTED, LOST, NOT_STARTED, OK
+from clusterenv.errors import GivenUp, LaunchError
 from clusterenv.node import member
 from clusterenv.node.member import Membership, run_node
 from clusterenv.private import write_private
@@ -171,7 +170,7 @@ def test_a_node_that_is_given_up_tells_that_a_fresh_one_is_wanted(
         tell(hub, peer, m.Welcome(silence_s=60.0, beat_s=60.0))
         tell(hub, peer, m.Refuse(reason="given up: it was silent"))
         code, said = ended(process)
-    assert code == AGAIN == slurm_words.AGAIN
+    assert code == GivenUp.exit_code
     assert "GivenUp: the head refused this node: given up: it was silent" in said
     assert "Traceback" not in said
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from clusterenv.cluster.restart import LIMITS, Fault, Tries
 from clusterenv.errors import LaunchError
@@ -12,6 +13,7 @@ from clusterenv.node import returning
 from clusterenv.node.host import Host
 from clusterenv.node.returning import Return
 from clusterenv.wire import messages as m
+from clusterenv.wire.envs import BuildOrder
 from tests.node.puppets import Head, Puppet, Theatre, arrives_again, on_stage
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def door() -> Door:
 
 
 def way_back(door: Any, *, patient: bool = False) -> Return:
-    order = ([["X-v0", {}, []]], [0, 0], None, True, "")
+    order = BuildOrder([["X-v0", {}, []]], [0, 0], AutoresetMode.NEXT_STEP, True)
     return Return(door, host(0), order, (None, None), START_S, patient=patient, tries=Tries())
 
 

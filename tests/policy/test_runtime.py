@@ -19,6 +19,7 @@ from clusterenv.policy.adapters import as_policy
 from clusterenv.policy.runtime import NumpySpec, TorchSpec, pack
 from tests.policy import agents
 from tests.policy.agents import BOX, DICT, IMAGE
+from tests.zoo import Unpicklable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,6 +189,11 @@ def test_torch_runs_on_one_thread_and_gives_the_others_back() -> None:
     finally:
         torch.set_num_threads(threads)
     assert seen[-1] == (1, False, False)
+
+
+def test_what_cannot_travel_and_cannot_say_why_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"cannot travel to a worker: Unprintable: \(it cannot be printed\)"):
+        pack(Unpicklable())
 
 
 def test_what_cannot_travel_is_told() -> None:

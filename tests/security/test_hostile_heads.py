@@ -116,15 +116,15 @@ def test_before_anything_is_built_every_request_is_an_error(
 
 BUILDS: dict[str, tuple[list[tuple[int, int]], bytes, str]] = {
     "nothing that can be read": ([(0, 1)], b"\xc1", "cannot be read"),
-    "a number": ([(0, 1)], CODEC.pack(7), "cannot be read"),
+    "a number": ([(0, 1)], CODEC.pack(7), "in 4 parts, not as 7"),
     "no blocks": ([], order(), "cannot be built here"),
     "an empty block": ([(3, 3)], order(), "cannot be built here"),
     "a block backwards": ([(3, 1)], order(), "cannot be built here"),
     "blocks with a hole": ([(0, 1), (2, 3)], order(count=2), "cannot be built here"),
     "blocks that overlap": ([(0, 2), (1, 3)], order(count=3), "cannot be built here"),
     "too few recipes": ([(0, 5)], order(), "is for 1 slots, not for 5"),
-    "a recipe that is not there": ([(0, 1)], CODEC.pack(([], [0], AutoresetMode.NEXT_STEP, True)), "cannot be read"),
-    "no mode": ([(0, 1)], CODEC.pack(([[COUNTING, {}, []]], [0], "NextStep", True)), "is for 1 slots"),
+    "a recipe that is not there": ([(0, 1)], CODEC.pack(([], [0], AutoresetMode.NEXT_STEP, True)), "has 0 recipes"),
+    "no mode": ([(0, 1)], CODEC.pack(([[COUNTING, {}, []]], [0], "NextStep", True)), "autoreset mode 'NextStep'"),
     "an unknown environment": ([(0, 1)], order("NoSuch-v0"), "does not know the environment 'NoSuch-v0'"),
     "a module that is not on our command line": ([(0, 1)], order("os:Evil-v0"), "not told to import"),
     "another module": ([(0, 1)], order("antigravity:Evil-v0"), "not told to import"),

@@ -266,15 +266,6 @@ def test_rows_that_were_under_way_during_a_sync_show_no_drift() -> None:
     assert not subject.observe(0, *rows(2, 20), version=old), "rows without a version change no version"
 
 
-def test_a_lost_worker_is_forgotten() -> None:
-    subject = estimator(2)
-    for worker in range(2):
-        subject.observe(worker, *rows(worker, 20), version=Version(0, 5))
-    subject.forget(0)
-    assert subject.measure(NEW).rows.tolist() == [0, 20]
-    assert subject.observe(0, *rows(0, 20), version=Version(0, 0))
-
-
 def test_fresh_means_data_since_the_last_measurement() -> None:
     subject = estimator()
     assert not subject.fresh

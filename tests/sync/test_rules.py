@@ -39,7 +39,7 @@ class TestAllRules:
 
     def test_weights_of_an_earlier_epoch_are_replaced(self, rule: Rule) -> None:
         node = Node(rule)
-        node.newest = node.newest.next_epoch()
+        node.newest = Version(node.newest.epoch + 1, 0)
         assert node.ask() is Reason.RECONNECT
         # A fresh decider, whose head has just started anew, sees the same.
         assert rule.start(1).consider(situation(Version(0, 9), Version(1, 0))) is Reason.RECONNECT

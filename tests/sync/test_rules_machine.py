@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from clusterenv.sync.aps import APS
 from clusterenv.sync.rules import Always, Every, Never, OnChange, Reason
+from clusterenv.sync.versions import Version
 from tests.sync.kit import Node
 
 DIVERGENCES = st.lists(st.sampled_from([0.0, 1e-7, 1e-3, 0.02, 0.05, 0.5, np.inf, np.nan]), min_size=1, max_size=3)
@@ -71,7 +72,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule()
     def restart_the_head(self) -> None:
-        self.node.newest = self.node.newest.next_epoch()
+        self.node.newest = Version(self.node.newest.epoch + 1, 0)
         self._ask(self.node.ask, [0.0])
         assert self.node.reasons[-1] is Reason.RECONNECT
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from clusterenv.errors import ResultError
 from clusterenv.transport.channel import Channel, ChannelClosed, ChannelTimeout, pack
 from tests.transport.peers import other_process
-from tests.zoo import wait_until
+from tests.zoo import Unpicklable, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +86,11 @@ def test_what_cannot_be_pickled_is_named(message: Any) -> None:
         pack(message)
     with pytest.raises(ResultError, match=r"cannot be sent to another process: .*lock"):
         pack([threading.Lock()])
+
+
+def test_an_error_that_cannot_be_printed_is_named() -> None:
+    with pytest.raises(ResultError, match=r"cannot be sent to another process: Unprintable: \(it cannot be printed\)"):
+        pack(Unpicklable())
 
 
 def test_a_message_that_cannot_be_pickled_sends_nothing() -> None:

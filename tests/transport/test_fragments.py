@@ -11,6 +11,7 @@ import numpy as np
 
 from clusterenv.spaces import Leaf
 from clusterenv.transport.fragments import Columns, Fragments, FragmentSpec
+from clusterenv.transport.shared import SharedArrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +87,7 @@ def test_the_whole_buffer_is_the_columns_side_by_side() -> None:
 
 def test_both_sides_see_progress_and_stop() -> None:
     with created() as fragments:
-        other = Fragments.attach(SPEC, os.dup(fragments.memory.fd))
+        other = Fragments(SPEC, SharedArrays.attach(SPEC.layout(), os.dup(fragments.memory.fd)))
         other.progress[1] += 7
         fragments.stop[0] = 1
         assert fragments.progress.tolist() == [0, 7]

@@ -15,7 +15,7 @@ from clusterenv.cluster.restart import fresh_seed
 from clusterenv.transport.arena import Word
 from clusterenv.worker.block import EnvBlock
 from clusterenv.worker.describe import WRAPPER_CLASSES, class_name
-from clusterenv.worker.report import BuildError
+from clusterenv.worker.report import EnvFailed
 from tests.worker.kit import MODES, ScriptedEnv, bound, ends_after, logged, observed
 
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
@@ -397,7 +397,7 @@ def test_a_factory_that_raises_says_for_which_slot() -> None:
     def broken() -> ScriptedEnv:
         raise OSError("no such ROM")
 
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(EnvFailed) as caught:
         EnvBlock([ScriptedEnv, broken], range(4, 6), NEXT, rebuild=True)
     failure = caught.value.failure
     assert (failure.slot, failure.doing, str(failure.error)) == (5, "build", "no such ROM")
@@ -471,7 +471,7 @@ def test_a_call_that_raises_names_the_slot_and_the_method(name: str) -> None:
     def step(env: ScriptedEnv) -> Any:
         raise KeyError("x")
 
-    with bound(lambda: ScriptedEnv(step), count=2) as block, pytest.raises(BuildError) as caught:
+    with bound(lambda: ScriptedEnv(step), count=2) as block, pytest.raises(EnvFailed) as caught:
         block.block.call([1], name, (0,), {})
     assert (caught.value.failure.slot, caught.value.failure.doing) == (1, name)
 

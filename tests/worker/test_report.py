@@ -10,7 +10,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from clusterenv.worker.report import BuildError, Failure, Report, failure_of
+from clusterenv.worker.report import EnvFailed, Failure, Report, failure_of
 
 
 def raised(make: Any) -> Exception:
@@ -138,6 +138,6 @@ def test_reports_do_not_share_their_lists() -> None:
     assert not Report()
 
 
-def test_a_build_error_carries_its_failure() -> None:
+def test_an_environment_that_failed_carries_its_failure() -> None:
     failure = failure_of(ValueError("x"), 3, "build")
-    assert BuildError(failure).failure is failure
+    assert EnvFailed(failure).failure is failure

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 
 from clusterenv.spaces import leaves_of
 from clusterenv.transport.arena import Arena, ArenaSpec, Word
-from clusterenv.worker.report import BuildError
+from clusterenv.worker.report import EnvFailed
 from clusterenv.worker.vector_block import VectorBlock
 from tests.worker.kit import ScriptedEnv, ends_after, logged
 
@@ -148,7 +148,7 @@ def test_a_factory_that_raises_is_a_build_error() -> None:
     def broken(count: int) -> Any:
         raise OSError(f"no license for {count}")
 
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(EnvFailed) as caught:
         VectorBlock(broken, SLOTS)
     assert (caught.value.failure.slot, str(caught.value.failure.error)) == (2, "no license for 3")
 
@@ -186,7 +186,7 @@ def test_call_returns_the_values_of_the_rows_asked_for() -> None:
         rows.reset()
         rows.step()
         assert rows.block.call([0, 2], "steps", (), {}) == [1, 1]
-        with pytest.raises(BuildError) as caught:
+        with pytest.raises(EnvFailed) as caught:
             rows.block.call([0], "no_such_method", (), {})
         assert caught.value.failure.doing == "no_such_method"
 
@@ -195,7 +195,7 @@ def test_set_attr_needs_all_rows() -> None:
     with bound(several) as rows:
         rows.block.set_attr([0, 1, 2], "level", [1, 2, 3])
         assert [env.level for env in inner(rows).envs] == [1, 2, 3]
-        with pytest.raises(BuildError, match="must name all its slots"):
+        with pytest.raises(EnvFailed, match="must name all its slots"):
             rows.block.set_attr([1], "level", [9])
 
 
@@ -253,7 +253,7 @@ def test_call_is_found_under_a_wrapper() -> None:
     ],
 )
 def test_what_is_missing_without_call_is_told(name: str, message: str) -> None:
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(EnvFailed) as caught:
         VectorBlock(wrapped, SLOTS).call([0], name, (), {})
     assert message in str(caught.value.failure.error)
 
@@ -263,7 +263,7 @@ def test_without_set_attr_all_rows_get_one_value(factory: Any) -> None:
     block = VectorBlock(factory, SLOTS)
     block.set_attr([0, 1, 2], "gravity", [1.6, 1.6, 1.6])
     assert block._envs.unwrapped.gravity == 1.6
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(EnvFailed) as caught:
         block.set_attr([0, 1, 2], "gravity", [1.6, 3.7, 1.6])
     assert "Whole has no set_attr(), so all its rows share one 'gravity'" in str(caught.value.failure.error)
 
@@ -278,7 +278,7 @@ def test_without_set_attr_all_rows_get_one_value(factory: Any) -> None:
     ids=["one row more", "a single one", "a number"],
 )
 def test_a_factory_of_something_else_is_a_build_error(factory: Any, message: str) -> None:
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(EnvFailed) as caught:
         VectorBlock(factory, SLOTS)
     assert (caught.value.failure.slot, caught.value.failure.doing) == (2, "build")
     assert message in str(caught.value.failure.error)
@@ -291,7 +291,7 @@ def test_what_has_the_wrong_rows_is_closed() -> None:
         made.append(several(count - 1))
         return made[0]
 
-    with pytest.raises(BuildError):
+    with pytest.raises(EnvFailed):
         VectorBlock(factory, SLOTS)
     assert made[0].closed
 
@@ -308,7 +308,7 @@ def test_an_envpool_tells_its_rows_by_its_length() -> None:
             return self.count
 
     assert VectorBlock(Pool, SLOTS).describe().slots == SLOTS
-    with pytest.raises(BuildError, match="with 4 rows"):
+    with pytest.raises(EnvFailed, match="with 4 rows"):
         VectorBlock(lambda count: Pool(count + 1), SLOTS)
 
 

@@ -9,7 +9,7 @@ import textwrap
 from clusterenv.clusters import INSECURE
 from clusterenv.errors import ClusterEnvError, ConfigError, GivenUp, LaunchError, WeightsError, WorkerLost
 
-OK, FAILED, USAGE, NOT_STARTED, LOST, AGAIN, INTERRUPTED = 0, 1, 2, 3, 4, 75, 130
+OK, FAILED, USAGE, NOT_STARTED, LOST, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 class Terminated(KeyboardInterrupt):
@@ -25,7 +25,7 @@ def code_of(error: ClusterEnvError) -> int:
     codes: list[tuple[type[ClusterEnvError], int]] = [
         (WeightsError, FAILED),  # what was typed was right, but the run has diverged
         (ConfigError, USAGE),
-        (GivenUp, AGAIN),
+        (GivenUp, GivenUp.exit_code),
         (LaunchError, NOT_STARTED),
         (WorkerLost, LOST),
     ]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from clusterenv.config import Timeouts
     from clusterenv.env.batch import Batch, Piece
     from clusterenv.env.engine import Engine
+    from clusterenv.node.base import Incarnation
     from clusterenv.policy.protocol import Distribution, Runtime
     from clusterenv.spaces import Leaf
     from clusterenv.sync.codec import Decoded
@@ -68,7 +69,7 @@ class _Copy:
     decider: Decider
     drift: Drift
     held: Decoded | None = None
-    life: int = 0
+    life: Incarnation = (0, 0)
     sync_bytes: int = 0
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gymnasium.vector import AutoresetMode
 
     from clusterenv.config import OnLoss, Timeouts
-    from clusterenv.node.base import Node
+    from clusterenv.node.base import Incarnation, Node
     from clusterenv.transport.arena import Arena
     from clusterenv.worker.base import ResetOptions
     from clusterenv.worker.loop import ObjectActions, Reply
@@ -68,7 +68,7 @@ class Engine:
         # The reset under way.
         self._resetting: dict[int, int | None] = {}  # the slots that have not answered, with their seeds
         self._reset_seeds: dict[int, int | None] = {}  # all slots of it, with their seeds
-        self._reset_by: dict[int, int] = {}  # the workers that have answered, with their incarnations then
+        self._reset_by: dict[int, Incarnation] = {}  # the workers that have answered, with their incarnations then
         self._reset_options: ResetOptions = None
         self._reset_report = Report()  # what they have reported
 

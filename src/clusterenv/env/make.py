@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from clusterenv.config import OnLoss, check_num_envs
 from clusterenv.env.vector import ClusterEnv
-from clusterenv.errors import ConfigError, ConfigTypeError
+from clusterenv.errors import ConfigError, ConfigTypeError, named
 from clusterenv.wire.envs import recipe_to_data
 
 if TYPE_CHECKING:
@@ -225,8 +225,7 @@ def _find_spec(id: object) -> EnvSpec:
         raise ConfigError(f"unknown environment id {id!r}.{hint} {error}") from error
     except Exception as error:  # the module before the colon is the user's code
         module = id.partition(":")[0]
-        why = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"the module {module!r} of id={id!r} cannot be imported: {why}") from error
+        raise ConfigError(f"the module {module!r} of id={id!r} cannot be imported: {named(error)}") from error
 
 
 def _vectorization_mode(mode: Any) -> str:

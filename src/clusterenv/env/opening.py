@@ -20,8 +20,9 @@ from clusterenv.node.inproc import InprocNode
 from clusterenv.node.starting import build_error
 from clusterenv.spaces import leaves_of
 from clusterenv.transport.arena import Arena, ArenaSpec, check_size
+from clusterenv.wire.envs import BuildOrder
 from clusterenv.worker.block import EnvBlock
-from clusterenv.worker.report import BuildError
+from clusterenv.worker.report import EnvFailed
 from clusterenv.worker.vector_block import VectorBlock
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def open_batch(plan: Plan) -> tuple[Engine, Agreed, AutoresetMode]:
         mode = plan.autoreset_mode or _mode_of_blocks(agreed.metadata)
         arena = Arena.create(_arena_spec(plan, workers, agreed.single_observation_space, agreed.single_action_space))
         node.bind(arena, agreed.single_observation_space, agreed.single_action_space)
-    except BuildError as error:
+    except EnvFailed as error:
         node.close(0.0)
         raise build_error(error.failure) from error.failure.error
     except BaseException:
@@ -214,10 +215,11 @@ def _remote_node(
             recipes.append(recipe)
         of_slot.append(len(recipes) - 1)
     where = dataclasses.replace(cluster, imports=tuple(modules))
+    order = BuildOrder(recipes, of_slot, mode, rebuild, where.worker_memory)
 
     def remote() -> Node:
         from clusterenv.node.remote import RemoteNode
 
-        return RemoteNode((recipes, of_slot, mode, rebuild, where.worker_memory), len(factories), where)
+        return RemoteNode(order, len(factories), where)
 
     return remote

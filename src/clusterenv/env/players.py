@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from clusterenv.config import Timeouts
     from clusterenv.env.engine import Engine
+    from clusterenv.node.base import Incarnation
     from clusterenv.transport.fragments import FragmentSpec
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.actor import Attachment, Fragment
@@ -73,8 +74,8 @@ class Players:
     def __init__(self, engine: Engine, timeouts: Timeouts, attachment: Attachment, weights: SharedArrays) -> None:
         self._engine, self._timeouts = engine, timeouts
         self._attachment, self._weights = attachment, weights
-        self._policies: dict[int, int] = {}  # the incarnation of each worker that has the policy
-        self._memories: dict[int, tuple[int, SharedArrays]] = {}  # and the memory, with that incarnation
+        self._policies: dict[int, Incarnation] = {}  # the incarnation of each worker that has the policy
+        self._memories: dict[int, tuple[Incarnation, SharedArrays]] = {}  # and the memory, with that incarnation
         self._equipping: dict[int, float] = {}  # replacements that get both while others play, and since when
         self.everybody = list(range(len(engine.node.blocks)))
         self.restarts = 0

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from clusterenv.cluster.restart import Budgets, Fault, fresh_seed
 from clusterenv.config import OnLoss
-from clusterenv.errors import EnvError, LaunchError, WorkerLost, words_of
+from clusterenv.errors import EnvError, LaunchError, WorkerLost, named, words_of
 from clusterenv.node.base import Message
 from clusterenv.worker.report import Report
 
@@ -240,8 +240,8 @@ class Recovery:
             if not may_go_on or not tolerable:
                 self._give_up()
                 raise self.env_error(failure, again=may_go_on) from failure.error
-            text = f"{type(failure.error).__name__}: {failure.error}"
-            _logger.warning("slot %d raised in %s and was replaced: %s", failure.slot, failure.doing, text)
+            words = named(failure.error)
+            _logger.warning("slot %d raised in %s and was replaced: %s", failure.slot, failure.doing, words)
 
     def lost_in_call(self, name: str) -> WorkerLost | None:
         """A call cannot come back truncated: the error, if a worker was lost in it. Steps can go on after that."""

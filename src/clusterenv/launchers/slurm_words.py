@@ -7,6 +7,8 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterenv.errors import GivenUp
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -54,9 +56,9 @@ _NEVER_STARTS = (
 
 # How many seconds before the end of its time a job is told. Slurm is exact to a minute.
 NOTICE_S = 60
-# The exit code of a task whose node has left because Slurm asked it to; and of a node that the head has given up, as
-# when the job was suspended for a while.
-LEFT = AGAIN = 75
+# A node that the head has given up, as when the job was suspended for a while, is started again. A task whose node has
+# left because Slurm asked it to ends with the same code, which only the script of the job sees.
+_LEFT = GivenUp.exit_code
 _RESTARTS = 20
 # Runs the node; again if it was killed, or given up by the head. The shell hears the signals that Slurm sends to all
 # processes of a task, and waits with them for the node, which finishes what it is at.
@@ -65,8 +67,8 @@ trap "told=1" TERM USR2
 for try in $(seq {_RESTARTS}); do
   "$@"
   code=$?
-  [ -z "$told" ] || exit {LEFT}
-  [ $code -gt 128 ] || [ $code = {AGAIN} ] || exit $code
+  [ -z "$told" ] || exit {_LEFT}
+  [ $code -gt 128 ] || [ $code = {GivenUp.exit_code} ] || exit $code
   sleep 1
 done
 exit $code"""
@@ -169,7 +171,7 @@ def batch_script(cluster: Slurm, command: str, key_file: str) -> str:
     ]
     lines = ["#!/bin/sh", *(f"#SBATCH {option}" for option in options), ""]
     lines += [f"{' '.join(steps)} sh -c {shlex.quote(_TASK)} node {command}", "code=$?"]
-    lines += [f'[ $code != {LEFT} ] || ! scontrol requeue "$SLURM_JOB_ID" || exit 0']
+    lines += [f'[ $code != {_LEFT} ] || ! scontrol requeue "$SLURM_JOB_ID" || exit 0']
     # The keys are of no use after this run, also if the head is no longer there to remove them.
     lines += [f"rm -f -- {shlex.quote(key_file)}", "exit $code"]
     return "\n".join(lines) + "\n"

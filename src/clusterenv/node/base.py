@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from gymnasium.error import ClosedEnvironmentError
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from clusterenv.worker.describe import BlockDescription
     from clusterenv.worker.loop import Reply
     from clusterenv.worker.report import Report
+
+
+# (generation of the node in this place, life within it): compared, never counted with.
+Incarnation: TypeAlias = tuple[int, int]
 
 
 class Loss(NamedTuple):
@@ -134,8 +138,8 @@ class Node(Protocol):
     def played(self, limit_s: float) -> list[tuple[int, Reply]]:
         """The fragments of streaming workers that have arrived, in their order per worker; wait at most `limit_s`."""
 
-    def incarnation(self, worker: int) -> int:
-        """Another number for every process that takes this worker's place."""
+    def incarnation(self, worker: int) -> Incarnation:
+        """Another one for every process that takes this worker's place."""
 
     def replies(self, workers: Sequence[int], limit_s: float | None) -> dict[int, Reply]:
         """The replies of these workers that arrive within the limit; a lost worker has none."""
@@ -144,8 +148,8 @@ class Node(Protocol):
     def hosts(self) -> Sequence[range]:
         """The workers of each host; weights move to a host, for all its workers."""
 
-    def host_life(self, host: int) -> int:
-        """Another number whenever the host may have lost the weights that it was given."""
+    def host_life(self, host: int) -> Incarnation:
+        """Another one whenever the host may have lost the weights that it was given."""
 
     def may_give(self, host: int, memory: SharedArrays) -> bool:
         """Whether the host can take weights for this memory: it is not lost, and has taken the last ones."""

@@ -12,27 +12,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterenv.node.host import Host
+    from clusterenv.wire.envs import BuildOrder
 
 
-def ask_to_build(host: Host, order: Any, limit_s: float | None, found: dict[int, Any]) -> None:
+def ask_to_build(host: Host, order: BuildOrder, limit_s: float | None, found: dict[int, Any]) -> None:
     """Let a node build its share; what it answers goes into `found`, by its index (see `raise_remote_start_error`).
 
     Args:
         host: the node.
-        order: recipes, the recipe of every slot of the batch, the autoreset mode, whether lost ones are rebuilt, and
-            how much memory a worker may have.
+        order: for all slots of the batch.
         limit_s: for the node.
         found: takes the answer.
     """
-    recipes, of_slot, mode, rebuild, memory = order
-    mine = of_slot[host.slots.start : host.slots.stop]
 
     def built(answer: m.Answer, frames: Sequence[Any]) -> None:
         found[host.index] = answer.error or CODEC.unpack(answer.value)
 
     blocks = [(block.start, block.stop) for block in host.blocks]
-    packed = CODEC.pack((recipes, mine, mode, rebuild))
-    host.ask(m.Build, built, blocks=blocks, recipes=packed, limit_s=limit_s, worker_memory=memory)
+    packed = CODEC.pack(order.to_data(host.slots))
+    host.ask(m.Build, built, blocks=blocks, recipes=packed, limit_s=limit_s, worker_memory=order.worker_memory)
 
 
 def ask_to_bind(host: Host, spaces: tuple[Any, Any], seeds: Any, bound: dict[int, list[int | None]]) -> None:

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from clusterenv.node.base import Incarnation
     from clusterenv.node.host import Host
-
-# More than a worker is ever replaced while its node lives: numbers of two nodes in one place never meet.
-_LIVES = 1_000_000
 
 
 class Crew:
@@ -55,7 +53,7 @@ class Crew:
         """Whether each worker of a host is not lost."""
         return self.alive[host.workers.start : host.workers.stop]
 
-    def incarnation(self, worker: int) -> int:
-        """Another number for every process that takes this worker's place."""
+    def incarnation(self, worker: int) -> Incarnation:
+        """Another one for every process that takes this worker's place."""
         host = self.host_of(worker)
-        return host.generation * _LIVES + host.lives[self.within(worker)]
+        return host.generation, host.lives[self.within(worker)]

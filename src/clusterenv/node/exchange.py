@@ -7,7 +7,7 @@ import select
 import time
 from typing import TYPE_CHECKING, Any
 
-from clusterenv.errors import ResultError
+from clusterenv.errors import ResultError, named
 from clusterenv.node.base import Message
 from clusterenv.node.supervisor import LISTEN_S
 from clusterenv.transport.arena import Command
@@ -183,7 +183,7 @@ class Exchange:
             message: Report | Reply = pickle.loads(packed)
             return message
         except Exception as error:  # classes of the user's may do anything when they are loaded
-            text = f"cannot be loaded in the head: {type(error).__name__}: {error}"
+            text = f"cannot be loaded in the head: {named(error)}"
             if handle.bound and self._workers.board.unread(handle.worker):
                 problem = failure_of(ResultError(f"what the worker reported {text}"), handle.slots.start, "step")
                 return Report(failures=[problem])

@@ -10,6 +10,7 @@ from clusterenv.transport.weights import WeightBuffer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterenv.node.base import Incarnation
     from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
@@ -46,9 +47,9 @@ class Here(Waiting):
     def check_attachable(self, attachment: Attachment) -> None:
         """Any policy can be handed over on one host."""
 
-    def host_life(self, host: int) -> int:
+    def host_life(self, host: int) -> Incarnation:
         """Weights in shared memory outlive every worker."""
-        return 0
+        return 0, 0
 
     def may_give(self, host: int, memory: SharedArrays) -> bool:
         """Weights are taken at once."""

@@ -11,7 +11,7 @@ from clusterenv.node.base import Message
 from clusterenv.node.here import Here
 from clusterenv.transport.arena import Word
 from clusterenv.worker.loop import POLICY_CALLS, Reply, policy_problem
-from clusterenv.worker.report import BuildError, Report
+from clusterenv.worker.report import EnvFailed, Report
 from clusterenv.worker.station import Station
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-    from clusterenv.node.base import Loss
+    from clusterenv.node.base import Incarnation, Loss
     from clusterenv.transport.arena import Arena, Command
     from clusterenv.transport.shared import SharedArrays
     from clusterenv.worker.base import Block
@@ -130,9 +130,9 @@ class InprocNode(Here):
         worker, order = self._orders.pop(0)
         return [(worker, self._answer(worker, "play", order))]
 
-    def incarnation(self, worker: int) -> int:
+    def incarnation(self, worker: int) -> Incarnation:
         """There is never another."""
-        return 0
+        return 0, 0
 
     def _answer(self, worker: int, name: str, arguments: tuple[Any, ...]) -> Reply:
         if name == "stream":
@@ -140,7 +140,7 @@ class InprocNode(Here):
             return Reply()
         try:
             return Reply(getattr(self._stations[worker], name)(*arguments))
-        except BuildError as error:
+        except EnvFailed as error:
             return Reply(failure=error.failure)
         except Exception as error:  # the user's policy may raise whatever it likes
             if name not in POLICY_CALLS:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.config import Local
-    from clusterenv.node.base import Loss
+    from clusterenv.node.base import Incarnation, Loss
     from clusterenv.node.handle import WorkerHandle
     from clusterenv.transport.arena import Arena, Command
     from clusterenv.transport.shared import SharedArrays
@@ -251,9 +251,9 @@ class LocalNode(Here):
         """Whether a worker is not lost."""
         return not self._handles[worker].lost
 
-    def incarnation(self, worker: int) -> int:
-        """Another number for every process that takes this worker's place."""
-        return self._handles[worker].token
+    def incarnation(self, worker: int) -> Incarnation:
+        """Another one for every process that takes this worker's place."""
+        return 0, self._handles[worker].token
 
     def pids(self) -> list[int | None]:
         """The process of each worker, or None where there is none."""

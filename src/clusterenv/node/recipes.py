@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-from gymnasium.vector import AutoresetMode
 
 from clusterenv.errors import ConfigError, ProtocolError
-from clusterenv.wire.envs import Recipe, recipe_from_data
+from clusterenv.wire.envs import BuildOrder, Recipe, recipe_from_data
 from clusterenv.worker.block import EnvBlock
 
 if TYPE_CHECKING:
@@ -37,28 +36,27 @@ class RecipeFactory:
         return env
 
 
-def builders_of(order: Any, blocks: Sequence[range], imports: Collection[str]) -> list[Callable[[], Block]]:
-    """What builds each block, from what the head sent: (recipes, recipe of each slot, autoreset mode, rebuild).
+def builders_of(data: Any, blocks: Sequence[range], imports: Collection[str]) -> list[Callable[[], Block]]:
+    """What builds each block, from what the head sent, which is a `BuildOrder` as data.
 
     Raises:
         ProtocolError: the order makes no sense.
         ConfigError: this host does not know an environment, or was not told to import its module.
     """
-    try:
-        recipes, of_slot, mode, rebuild = order
-        factories = [_factory(recipe_from_data(data, imports)) for data in recipes]
-        chosen = [factories[index] for index in of_slot]
-    except ConfigError:  # a ValueError too, and it says it better
-        raise
-    except (TypeError, ValueError, IndexError) as error:
-        raise ProtocolError(f"the order to build environments cannot be read: {error}") from error
+    order = BuildOrder.from_data(data)
+    factories = [_factory(recipe_from_data(recipe, imports)) for recipe in order.recipes]
+    chosen = [factories[index] for index in order.of_slot]
     slots = blocks[-1].stop - blocks[0].start
-    if len(chosen) != slots or not isinstance(mode, AutoresetMode):
+    if len(chosen) != slots:
         raise ProtocolError(f"the order to build environments is for {len(chosen)} slots, not for {slots}.")
     first = blocks[0].start
     return [
         functools.partial(
-            EnvBlock, chosen[block.start - first : block.stop - first], block, mode, rebuild=bool(rebuild)
+            EnvBlock,
+            chosen[block.start - first : block.stop - first],
+            block,
+            order.autoreset_mode,
+            rebuild=order.rebuild,
         )
         for block in blocks
     ]

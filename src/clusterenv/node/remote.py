@@ -36,12 +36,13 @@ if TYPE_CHECKING:
 
     from clusterenv.clusters import Remote
     from clusterenv.launchers.base import Launcher
-    from clusterenv.node.base import Message
+    from clusterenv.node.base import Incarnation, Message
     from clusterenv.node.host import Host
     from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena
     from clusterenv.transport.fragments import Fragments
     from clusterenv.transport.shared import SharedArrays
+    from clusterenv.wire.envs import BuildOrder
     from clusterenv.worker.actor import Attachment
     from clusterenv.worker.describe import BlockDescription
     from clusterenv.worker.loop import Reply
@@ -52,8 +53,6 @@ _logger = logging.getLogger(__name__)
 _LOOK_S, _SUSPECT_S = 0.25, 0.5
 # A request that was not answered for this long goes out again: it, or its answer, may have been lost.
 _AGAIN_S = 5.0
-# A host fails to use its weights fewer times than this before it is replaced.
-_SPOILT = 1_000_000
 # For memory that a node makes once its environments are built, and for the last words before we end a worker.
 _MEMORY_S, _LAST_WORDS_S = 60.0, 1.0
 
@@ -61,7 +60,7 @@ _MEMORY_S, _LAST_WORDS_S = 60.0, 1.0
 class RemoteNode(Waiting):
     """All nodes of a cluster on other hosts."""
 
-    def __init__(self, order: Any, num_envs: int, cluster: Remote, launcher: Launcher | None = None) -> None:
+    def __init__(self, order: BuildOrder, num_envs: int, cluster: Remote, launcher: Launcher | None = None) -> None:
         self.closed = False
         self._owner, self._order, self._num_envs = os.getpid(), order, num_envs
         self._joining = Joining(cluster, launcher)
@@ -242,10 +241,10 @@ class RemoteNode(Waiting):
         """The workers of each host."""
         return [host.workers for host in self._crew.hosts]
 
-    def host_life(self, host: int) -> int:
-        """Another number whenever the host may have lost the weights that it was given."""
+    def host_life(self, host: int) -> Incarnation:
+        """Another one whenever the host may have lost the weights that it was given."""
         found = self._crew.hosts[host]
-        return found.generation * _SPOILT + found.spoilt
+        return found.generation, found.spoilt
 
     def may_give(self, host: int, memory: SharedArrays) -> bool:
         """Whether the host can take weights for this memory: it is not lost, and has taken the last ones."""
@@ -315,8 +314,8 @@ class RemoteNode(Waiting):
         """Whether a worker is not lost."""
         return self._crew.alive[worker]
 
-    def incarnation(self, worker: int) -> int:
-        """Another number for every process that takes this worker's place."""
+    def incarnation(self, worker: int) -> Incarnation:
+        """Another one for every process that takes this worker's place."""
         return self._crew.incarnation(worker)
 
     def pids(self) -> list[int | None]:

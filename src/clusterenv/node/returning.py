@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clusterenv.node.crew import Crew
     from clusterenv.node.host import Host
     from clusterenv.node.joining import Joining
+    from clusterenv.wire.envs import BuildOrder
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Returns:
         self._joining, self._crew, self._give_up = joining, crew, give_up
         self._ways: dict[int, Return] = {}  # by the index of the host
 
-    def prepare(self, order: Any, spaces: tuple[Any, Any], start_s: float | None) -> None:
+    def prepare(self, order: BuildOrder, spaces: tuple[Any, Any], start_s: float | None) -> None:
         """What a host has to build, and how long that may take."""
         self._order, self._spaces, self._start_s = order, spaces, start_s
 
@@ -110,7 +111,7 @@ class Return:
     Args:
         joining: where nodes come in.
         old: the lost host.
-        order: what it builds, see `ask_to_build`.
+        order: what all hosts build.
         spaces: of the batch.
         start_s: how long building may take.
         patient: whether its place stays free for as long as nobody comes.
@@ -126,7 +127,7 @@ class Return:
         self,
         joining: Joining,
         old: Host,
-        order: Any,
+        order: BuildOrder,
         spaces: tuple[Any, Any],
         start_s: float | None,
         *,

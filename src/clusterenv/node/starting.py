@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import cloudpickle
 
-from clusterenv.errors import EnvError, LaunchError, ResultError, WorkersMissing
+from clusterenv.errors import EnvError, LaunchError, ResultError, WorkersMissing, named
 from clusterenv.worker.describe import BlockDescription
 from clusterenv.worker.report import Failure
 
@@ -37,7 +37,7 @@ def pickled(build: Callable[[], Block]) -> bytes:
         data: bytes = cloudpickle.dumps(build)
     except Exception as error:
         raise ResultError(
-            f"the environment factories cannot be sent to a worker: {type(error).__name__}: {error}. "
+            f"the environment factories cannot be sent to a worker: {named(error)}. "
             "Create locks, files and simulators inside the factory, not around it; or use cluster='inproc'."
         ) from error
     return data

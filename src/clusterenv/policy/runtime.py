@@ -16,7 +16,7 @@ import cloudpickle
 import numpy as np
 
 from clusterenv import spaces
-from clusterenv.errors import ConfigError
+from clusterenv.errors import ConfigError, named
 from clusterenv.policy.protocol import Output
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def pack(value: Any) -> bytes:
         _CpuPickler(into).dump(value)
     except Exception as error:  # whatever the user's object raises when it is taken apart
         raise ConfigError(
-            f"the policy cannot travel to a worker: {type(error).__name__}: {error}. Keep environments, files, locks "
+            f"the policy cannot travel to a worker: {named(error)}. Keep environments, files, locks "
             "and threads out of its attributes."
         ) from error
     return into.getvalue()

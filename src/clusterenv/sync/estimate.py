@@ -155,11 +155,6 @@ class Estimator:
         """Which of `count` rows `observe` would keep: for callers who can fetch those alone."""
         return _spread(count, self.rows_each)
 
-    def forget(self, worker: int) -> None:
-        """Drop the worker's sample: it was lost, or it starts afresh."""
-        self._count[worker] = 0
-        self._version[worker] = None
-
     def measure(self, runtime_params: RuntimeParams) -> Measurement:
         """Compare every worker's policy with another one, in one batch.
 

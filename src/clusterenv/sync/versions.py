@@ -28,10 +28,6 @@ class Version(NamedTuple):
         """The version after this one."""
         return Version(self.epoch, self.number + 1)
 
-    def next_epoch(self) -> Version:
-        """The first version of the epoch after this one."""
-        return Version(self.epoch + 1, 0)
-
     def lag(self, newest: Version) -> int:
         """How many versions this one is behind `newest`, a version of the same epoch."""
         return newest.number - self.number

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from clusterenv.errors import ResultError
+from clusterenv.errors import ResultError, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def pack_by_value(message: object) -> bytes:
     try:
         packed: bytes = cloudpickle.dumps(message, protocol=5)
     except Exception as error:
-        raise ResultError(f"cannot be sent to another process: {type(error).__name__}: {error}") from error
+        raise ResultError(f"cannot be sent to another process: {named(error)}") from error
     return packed
 
 

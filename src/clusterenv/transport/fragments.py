@@ -102,7 +102,7 @@ class Columns(NamedTuple):
 
 
 class Fragments:
-    """The buffers. Build one with `create` on the head, `attach` in a worker."""
+    """The buffers, in memory that the head makes with `create` and a worker is lent."""
 
     def __init__(self, spec: FragmentSpec, memory: SharedArrays) -> None:
         self.spec, self.memory = spec, memory
@@ -114,11 +114,6 @@ class Fragments:
     def create(cls, spec: FragmentSpec) -> Fragments:
         """Make the memory on the head."""
         return cls(spec, SharedArrays.create(spec.layout()))
-
-    @classmethod
-    def attach(cls, spec: FragmentSpec, fd: int) -> Fragments:
-        """Map the memory that the head made."""
-        return cls(spec, SharedArrays.attach(spec.layout(), fd))
 
     def columns(self, buffer: int, block: range) -> Columns:
         """These slots of a buffer."""

@@ -11,9 +11,11 @@ import functools
 import re
 import sys
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
+from gymnasium.vector import AutoresetMode
 
 from clusterenv import wrappers as own_wrappers
 from clusterenv.errors import ConfigError, ConfigTypeError, ProtocolError
@@ -49,6 +51,52 @@ class Recipe(NamedTuple):
     env_id: str
     kwargs: dict[str, Any]
     wrappers: tuple[Wrapper, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOrder:
+    """What nodes shall build.
+
+    Attributes:
+        recipes: the different ones, each as `recipe_to_data` gives it.
+        of_slot: for every slot the index of its recipe.
+        autoreset_mode: when an environment whose episode is over is reset.
+        rebuild: whether a fresh environment takes the place of one that raised.
+        worker_memory: how much a worker may have, "" for any amount; it travels beside the data, in the message.
+    """
+
+    recipes: Sequence[Any]
+    of_slot: Sequence[int]
+    autoreset_mode: AutoresetMode
+    rebuild: bool
+    worker_memory: str = ""
+
+    def to_data(self, slots: range) -> tuple[Any, ...]:
+        """The share of a node that has these slots.
+
+        Example:
+            >>> BuildOrder([["CartPole-v1", {}, []]], [0, 0, 0], AutoresetMode.DISABLED, False).to_data(range(1, 3))
+            ([['CartPole-v1', {}, []]], [0, 0], <AutoresetMode.DISABLED: 'Disabled'>, False)
+        """
+        return self.recipes, self.of_slot[slots.start : slots.stop], self.autoreset_mode, self.rebuild
+
+    @classmethod
+    def from_data(cls, data: Any) -> BuildOrder:
+        """Undo `to_data`; what the recipes are is for `recipe_from_data` to find out.
+
+        Raises:
+            ProtocolError: the data is no order.
+        """
+        recipes, of_slot, mode, rebuild = parts_of(data, 4, "an order to build environments")
+        if any(type(part) not in (list, tuple) for part in (recipes, of_slot)):
+            raise ProtocolError("an order to build environments must have a list of recipes, and one of their slots.")
+        if not all(type(index) is int and 0 <= index < len(recipes) for index in of_slot):
+            raise ProtocolError(f"an order to build environments has {len(recipes)} recipes, and asks for others.")
+        if not isinstance(mode, AutoresetMode) or type(rebuild) is not bool:
+            raise ProtocolError(
+                f"an order to build environments has the autoreset mode {shown(mode)} and rebuild={shown(rebuild)}."
+            )
+        return cls(recipes, of_slot, mode, rebuild)
 
 
 def recipe_to_data(env_id: str, kwargs: Mapping[str, Any], wrappers: Sequence[Wrapper] = ()) -> list[Any]:

@@ -23,8 +23,6 @@ from clusterenv.policy.distributions import (
 from clusterenv.policy.graph import GraphSpec
 from clusterenv.policy.runtime import NumpySpec
 from clusterenv.spaces import Leaf
-from clusterenv.sync.codec import DIGEST_BYTES, KINDS, Encoded
-from clusterenv.sync.versions import Version
 from clusterenv.sync.weights import TensorSpec, WeightSpec
 from clusterenv.wire.arrays import dtype_from_text, dtype_to_text, parts_of, shape_from_data, shown
 
@@ -233,39 +231,6 @@ def weights_from_data(data: Any) -> WeightSpec:
     if 4 * spec.floats + spec.tail_bytes > MAX_WEIGHT_BYTES:
         raise ProtocolError(f"a layout of weights takes more than {MAX_WEIGHT_BYTES} bytes.")
     return spec
-
-
-def encoded_to_data(encoded: Encoded) -> list[Any]:
-    """The header of encoded weights: all but the payload, which travels beside it.
-
-    Example:
-        >>> encoded_to_data(Encoded("fp32", b"....", None, Version(0, 7), b"12345678"))
-        ['fp32', None, [0, 7], b'12345678']
-    """
-    base = None if encoded.base_version is None else list(encoded.base_version)
-    return [encoded.kind, base, list(encoded.version), encoded.digest]
-
-
-def encoded_from_data(data: Any, payload: bytes) -> Encoded:
-    """Undo `encoded_to_data`, with the payload that came beside it.
-
-    Example:
-        >>> encoded_from_data(["fp32", None, [0, 7], b"12345678"], b"....").version
-        Version(epoch=0, number=7)
-    """
-    kind, base, version, digest = parts_of(data, 4, "a header of weights")
-    if type(kind) is not str or kind not in KINDS:
-        raise ProtocolError(f"{shown(kind)} is no kind of weights.")
-    if type(digest) is not bytes or len(digest) != DIGEST_BYTES:
-        raise ProtocolError(f"the hash of weights must be {DIGEST_BYTES} bytes.")
-    if (base is not None) != (kind == "bf16-delta"):
-        raise ProtocolError(f"weights of kind {kind!r} came {'without' if base is None else 'with'} a base.")
-    return Encoded(kind, payload, None if base is None else _version(base), _version(version), digest)
-
-
-def _version(data: Any) -> Version:
-    epoch, number = parts_of(data, 2, "a version")
-    return Version(_whole(epoch, "epoch of a version"), _whole(number, "number of a version"))
 
 
 def _whole(number: Any, what: str) -> int:

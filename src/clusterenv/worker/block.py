@@ -20,7 +20,7 @@ from clusterenv.cluster.restart import fresh_seed
 from clusterenv.errors import named, words_of
 from clusterenv.transport.arena import Word
 from clusterenv.worker.describe import WRAPPER_CLASSES, BlockDescription, describe_envs, wrapper_classes
-from clusterenv.worker.report import BuildError, Report, failure_of
+from clusterenv.worker.report import EnvFailed, Report, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -271,7 +271,7 @@ class EnvBlock:
         _close_quietly(self._envs[row])
         try:
             self._envs[row] = self._build(row)
-        except BuildError as error:
+        except EnvFailed as error:
             report.failures.append(error.failure)
             return False
         self._restarts[row] += 1
@@ -285,7 +285,7 @@ class EnvBlock:
                 raise TypeError(f"the factory returned {str(env)[:80]!r} ({type(env).__name__}), not an environment")
             return env
         except Exception as error:  # the user's code
-            raise BuildError(failure_of(error, self.slots.start + row, "build")) from error
+            raise EnvFailed(failure_of(error, self.slots.start + row, "build")) from error
 
     # Observations that fit no array.
 
@@ -306,7 +306,7 @@ class EnvBlock:
         try:
             return act(self._envs[row])
         except Exception as error:  # the user's code
-            raise BuildError(failure_of(error, self.slots.start + row, doing)) from error
+            raise EnvFailed(failure_of(error, self.slots.start + row, doing)) from error
 
 
 def as_reward(value: Any) -> float:

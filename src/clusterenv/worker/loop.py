@@ -24,7 +24,7 @@ from clusterenv.transport.channel import Channel, ChannelClosed, pack
 from clusterenv.transport.shared import SharedArrays
 from clusterenv.transport.wake import fence
 from clusterenv.worker.memory import OwnMemory
-from clusterenv.worker.report import BuildError, Failure, Report, failure_of, packable
+from clusterenv.worker.report import EnvFailed, Failure, Report, failure_of, packable
 from clusterenv.worker.station import Station
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _build(channel: Channel, setup: Setup) -> Block | None:
         block: Block = pickle.loads(setup.build)()
         channel.send(Reply(block.describe()), None)
         return block
-    except BuildError as error:
+    except EnvFailed as error:
         channel.send(Reply(failure=error.failure), None)
     except Exception as error:  # a factory that cannot be unpickled, a space that cannot be pickled
         channel.send(Reply(error=failure_of(error, -1, "build").traceback), None)
@@ -295,7 +295,7 @@ class WorkerLoop:
     def _answer_message(self, request: int, name: str, arguments: tuple[Any, ...]) -> bytes:
         try:
             value = getattr(self._station, name)(*arguments)
-        except BuildError as error:
+        except EnvFailed as error:
             return pack(Reply(failure=error.failure, request=request))
         except Exception as error:  # the user's policy may raise whatever it likes
             if name not in POLICY_CALLS:

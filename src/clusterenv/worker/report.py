@@ -100,8 +100,8 @@ class Report:
         self.block_infos = [entry for entry in self.block_infos if entry[0][0] not in slots]
 
 
-class BuildError(Exception):
-    """An environment could not be built; carries the Failure."""
+class EnvFailed(Exception):
+    """An environment raised while it was built, or in a `call` or `set_attr`; carries the Failure."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)

@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from clusterenv import spaces
 from clusterenv.transport.arena import Word
 from clusterenv.worker.describe import BlockDescription
-from clusterenv.worker.report import BuildError, Report, failure_of
+from clusterenv.worker.report import EnvFailed, Report, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ class VectorBlock:
         try:
             self._envs = _checked(factory(len(slots)), len(slots))
         except Exception as error:  # the user's code
-            raise BuildError(failure_of(error, slots.start, "build")) from error
+            raise EnvFailed(failure_of(error, slots.start, "build")) from error
         self._restart_seeds: list[int | None] | None = None
 
     def describe(self) -> BlockDescription:
@@ -125,7 +125,7 @@ class VectorBlock:
         """Set an attribute of all rows."""
         if len(rows) != len(self.slots):
             error = ValueError(f"set_attr({name!r}) on a vectorised block must name all its slots {self.slots}")
-            raise BuildError(failure_of(error, self.slots.start, name))
+            raise EnvFailed(failure_of(error, self.slots.start, name))
         self._guarded(name, lambda: _set(self._envs, name, list(values)))
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class VectorBlock:
         try:
             return act()
         except Exception as error:  # the user's code
-            raise BuildError(failure_of(error, self.slots.start, doing)) from error
+            raise EnvFailed(failure_of(error, self.slots.start, doing)) from error
 
 
 def _checked(envs: Any, count: int) -> Any:

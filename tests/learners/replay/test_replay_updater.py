@@ -60,7 +60,7 @@ class Kept:
 class Sums(ReplayUpdater[ReplayConfig, nn.Linear]):
     """Learns one weight."""
 
-    told = (keys.POLICY_LOSS,)
+    metric_keys = (keys.POLICY_LOSS,)
 
     def __init__(self, config: ReplayConfig) -> None:
         network = nn.Linear(1, 1)

@@ -31,7 +31,7 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
     """The network, its target, the memory, and what one sample does to them."""
 
     memory: TransitionReplay
-    told = (keys.TD_LOSS, keys.TD_ERROR, keys.Q_MEAN, keys.GRAD_NORM)
+    metric_keys = (keys.TD_LOSS, keys.TD_ERROR, keys.Q_MEAN, keys.GRAD_NORM)
 
     def __init__(self, config: ApeXConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = q_network_for(config, observation_space, action_space)

@@ -1,7 +1,8 @@
 """Settings that are known to work, by learner and environment, from the files in `clusterenv/presets`.
 
 A file has a table `config`; a table `stream` with what is different when workers stream; and for each way in which it
-was tried a `result`: the command, the seeds, the mean return over the last 100 episodes of each, and the steps.
+was tried a `result`, which only people read: the command, the seeds, the mean return over the last 100 episodes of
+each, and the steps.
 """
 
 from __future__ import annotations
@@ -25,12 +26,10 @@ class Preset(NamedTuple):
     Attributes:
         config: settings that differ from the learner's defaults.
         stream: settings that differ from these when workers stream.
-        results: what came of it.
     """
 
     config: dict[str, Any]
     stream: dict[str, Any]
-    results: list[dict[str, Any]]
 
 
 def find(algorithm: str, env_id: str) -> Preset | None:
@@ -50,7 +49,7 @@ def find(algorithm: str, env_id: str) -> Preset | None:
     except OSError:  # a name that is too long for a file
         return None
     content = toml.loads(file.read_text(encoding="utf-8"))
-    return Preset(content.get("config", {}), content.get("stream", {}), content.get("result", []))
+    return Preset(content.get("config", {}), content.get("stream", {}))
 
 
 def preset(algorithm: str, kind: type[Config], env_id: str, mode: Mode | None = None) -> Config:
@@ -67,7 +66,7 @@ def preset(algorithm: str, kind: type[Config], env_id: str, mode: Mode | None = 
         >>> preset("ppo", PPOConfig, "LunarLander-v3", "stream").rollout_steps
         256
     """
-    found = find(algorithm, env_id) or Preset({}, {}, [])
+    found = find(algorithm, env_id) or Preset({}, {})
     table = {"env_id": env_id, **found.config}
     if mode is not None:
         table["mode"] = mode

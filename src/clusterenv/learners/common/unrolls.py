@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterenv.learners.common.vtrace import VTrace
 
 
-class Said(NamedTuple):
+class NetworkOutputs(NamedTuple):
     """What a network says about a batch of T steps of N slots.
 
     Attributes:
@@ -56,7 +56,7 @@ def network_for(
     ).to(config.device)
 
 
-def read(network: Network, batch: Batch, task: Tensor | None = None) -> Said:
+def read(network: Network, batch: Batch, task: Tensor | None = None) -> NetworkOutputs:
     """Let a network look at a batch.
 
     Args:
@@ -73,23 +73,23 @@ def read(network: Network, batch: Batch, task: Tensor | None = None) -> Said:
     # The last value is only counted on, never learned.
     next_value = gae.next_values(value.detach(), batch.terminated, batch.truncated, final_value, batch.final_at)
     logp = torch_distributions.log_prob(network.distribution, params, batch.action)
-    return Said(params, logp, value[:-1], next_value)
+    return NetworkOutputs(params, logp, value[:-1], next_value)
 
 
-def corrected(config: VTraceConfig, batch: Batch, said: Said, log_ratio: Tensor) -> VTrace:
+def corrected(config: VTraceConfig, batch: Batch, outputs: NetworkOutputs, log_ratio: Tensor) -> VTrace:
     """V-trace of a batch, with the rewards that the learner is to see.
 
     Args:
         config: the settings.
         batch: what was played.
-        said: by the network that learns.
+        outputs: by the network that learns.
         log_ratio: [T, N], of the policy whose value is learned to the one that acted.
     """
     return vtrace(
         log_ratio=log_ratio,
         reward=rewards.for_learner(config, batch.reward),
-        value=said.value.detach(),
-        next_value=said.next_value,
+        value=outputs.value.detach(),
+        next_value=outputs.next_value,
         ended=batch.terminated | batch.truncated,
         gamma=config.gamma,
         rho_bar=config.rho_bar,

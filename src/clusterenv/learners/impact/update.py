@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clusterenv.env.batch import Batch
-    from clusterenv.learners.common.unrolls import Said
+    from clusterenv.learners.common.unrolls import NetworkOutputs
 
 
 class Anchor(NamedTuple):
@@ -98,15 +98,15 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
 
     def _gradient_step(self, batch: Batch, left: float) -> dict[str, float]:
         config, network = self.config, self.network
-        said = unrolls.read(network, batch)
-        anchor = self._anchor(batch, said)
-        aim = unrolls.corrected(config, batch, said, anchor.log_ratio)
+        outputs = unrolls.read(network, batch)
+        anchor = self._anchor(batch, outputs)
+        aim = unrolls.corrected(config, batch, outputs, anchor.log_ratio)
         advantage = normalized(aim.advantage) if config.normalize_advantage else aim.advantage
-        moved = ratio(said.logp, batch.logp, anchor.logp, config.rho)
+        moved = ratio(outputs.logp, batch.logp, anchor.logp, config.rho)
         policy = -surrogate(moved, advantage, config.clip).mean()
-        critic = 0.5 * (said.value - aim.target).square().mean()
-        bonus = torch_distributions.entropy(network.distribution, said.params).mean()
-        apart = divergence.kl(network.distribution, anchor.params, said.params).mean()
+        critic = 0.5 * (outputs.value - aim.target).square().mean()
+        bonus = torch_distributions.entropy(network.distribution, outputs.params).mean()
+        apart = divergence.kl(network.distribution, anchor.params, outputs.params).mean()
         total = policy + config.value_coef * critic - config.entropy_coef * left * bonus + self._kl_coef * apart
         self.optimizer.zero_grad()
         total.backward()  # type: ignore[no-untyped-call]
@@ -120,14 +120,14 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
             keys.TARGET_KL.name: apart.item(),
             keys.CLIPFRAC.name: ((moved.detach() - 1.0).abs() > config.clip).float().mean().item(),
             keys.GRAD_NORM.name: norm.item(),
-            keys.EXPLAINED_VARIANCE.name: explained_variance(said.value.detach(), aim.target),
-            **drift_metrics(said.logp.detach() - batch.logp, config.rho_bar),
+            keys.EXPLAINED_VARIANCE.name: explained_variance(outputs.value.detach(), aim.target),
+            **drift_metrics(outputs.logp.detach() - batch.logp, config.rho_bar),
         }
 
     @torch.no_grad()
-    def _anchor(self, batch: Batch, said: Said) -> Anchor:
+    def _anchor(self, batch: Batch, outputs: NetworkOutputs) -> Anchor:
         if not self.config.target_every:
-            return Anchor(batch.params, batch.logp, said.logp.detach() - batch.logp)
+            return Anchor(batch.params, batch.logp, outputs.logp.detach() - batch.logp)
         target = unrolls.read(self.target, batch)
         return Anchor(target.params, target.logp, target.logp - batch.logp)
 

@@ -37,14 +37,14 @@ class IMPALAUpdater(Updater[IMPALAConfig, Network]):
         if batch is None:
             raise ValueError("IMPALA uses every batch once, so each update needs a new one.")
         config, network, left = self.config, self.network, self.anneal(left)
-        said = unrolls.read(network, batch)
-        log_ratio = said.logp.detach() - batch.logp
+        outputs = unrolls.read(network, batch)
+        log_ratio = outputs.logp.detach() - batch.logp
         weighed = log_ratio if config.correction == "v-trace" else torch.zeros_like(log_ratio)
-        aim = unrolls.corrected(config, batch, said, weighed)
+        aim = unrolls.corrected(config, batch, outputs, weighed)
         told = loss(
-            said.logp,
-            torch_distributions.entropy(network.distribution, said.params),
-            said.value,
+            outputs.logp,
+            torch_distributions.entropy(network.distribution, outputs.params),
+            outputs.value,
             target=aim.target,
             advantage=aim.advantage,
             value_coef=config.value_coef,
@@ -67,7 +67,7 @@ class IMPALAUpdater(Updater[IMPALAConfig, Network]):
             keys.ENTROPY.name: told.entropy.item() * share,
             keys.GRAD_NORM.name: norm.item(),
             **drift_metrics(log_ratio, config.rho_bar),
-            keys.EXPLAINED_VARIANCE.name: explained_variance(said.value.detach(), aim.target),
+            keys.EXPLAINED_VARIANCE.name: explained_variance(outputs.value.detach(), aim.target),
         }
 
     def tensors(self) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
     """The network, its target, Adam, the sequences, and what a sample of them does to the network."""
 
     memory: SequenceReplay
-    told = (keys.TD_LOSS, keys.TD_ERROR, keys.Q_MEAN, keys.GRAD_NORM)
+    metric_keys = (keys.TD_LOSS, keys.TD_ERROR, keys.Q_MEAN, keys.GRAD_NORM)
 
     def __init__(self, config: R2D2Config, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = q_network_for(config, observation_space, action_space, lstm=config.lstm)

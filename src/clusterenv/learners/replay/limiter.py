@@ -18,14 +18,14 @@ class RateLimiter:
 
     Example:
         >>> limiter = RateLimiter(samples_per_insert=2.0, start=10, slack=8)
-        >>> limiter.may_sample(4), limiter.why(4)
-        (False, 'sampling waits: 0 of the 10 items before the first sample were inserted')
+        >>> limiter.may_sample(4)
+        False
         >>> limiter.inserted(12)
         >>> limiter.may_sample(4), limiter.may_insert
         (True, True)
         >>> limiter.sampled(4)
-        >>> limiter.why(4)
-        'sampling waits: 4 samples for 12 insertions, at most 2 for each after the first 10'
+        >>> limiter.may_sample(4)
+        False
     """
 
     def __init__(self, samples_per_insert: float, start: int, slack: float) -> None:
@@ -66,13 +66,3 @@ class RateLimiter:
         """Go on with a memory that has so many items already, each of which was sampled as often as it should be."""
         self.inserts = items
         self.samples = int(self.allowed)
-
-    def why(self, count: int) -> str:
-        """Who waits for what, if `count` samples are wanted next; an empty text if nobody does."""
-        if self.inserts < self.start:
-            return f"sampling waits: {self.inserts} of the {self.start} items before the first sample were inserted"
-        counts = f"{self.samples} samples for {self.inserts} insertions"
-        each = f"{self.samples_per_insert:g} for each after the first {self.start}"
-        if not self.may_sample(count):
-            return f"sampling waits: {counts}, at most {each}"
-        return "" if self.may_insert else f"insertions wait: {counts}, which is {self.slack:g} or more short of {each}"

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from clusterenv.learners.replay.acting_values import ActingValues
     from clusterenv.learners.replay.disk import Saved
     from clusterenv.learners.replay.lanes import Lanes
     from clusterenv.learners.replay.priorities import Priorities
-    from clusterenv.learners.replay.thoughts import Thoughts
 
     Array = npt.NDArray[Any]
 
@@ -34,7 +34,7 @@ class Replay(abc.ABC, Generic[Data]):
     Args:
         lanes: where the steps lie.
         priorities: by which items are drawn, of the places of the lanes; None draws all alike.
-        thoughts: what the policy thought of the steps; None if nobody asks.
+        acting_values: of the policy that played the steps; None if nobody asks.
         prioritized: whether new priorities count.
         seed: of the drawing.
         about: what else a memory must have in common with another to take over what that saved, such as what became of
@@ -50,13 +50,13 @@ class Replay(abc.ABC, Generic[Data]):
         self,
         lanes: Lanes,
         priorities: Priorities | None,
-        thoughts: Thoughts | None,
+        acting_values: ActingValues | None,
         *,
         prioritized: bool,
         seed: int,
         about: Mapping[str, Any] | None,
     ) -> None:
-        self._lanes, self._priorities, self._thoughts = lanes, priorities, thoughts
+        self._lanes, self._priorities, self._acting_values = lanes, priorities, acting_values
         self._prioritized, self._about = prioritized, dict(about or {})
         self._random = np.random.default_rng(seed)
         self._is_whole = True
@@ -161,5 +161,6 @@ class Replay(abc.ABC, Generic[Data]):
     @property
     def _parts(self) -> dict[str, Any]:
         """What can be saved; the lanes first, by which the others find their way."""
-        parts = {"lanes": self._lanes, "priorities": self._priorities, "thoughts": self._thoughts}
+        # Memories that were saved earlier have these names.
+        parts = {"lanes": self._lanes, "priorities": self._priorities, "thoughts": self._acting_values}
         return {name: part for name, part in parts.items() if part is not None}

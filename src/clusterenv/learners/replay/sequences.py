@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from clusterenv.errors import ConfigError
+from clusterenv.learners.replay.acting_values import ActingValues, refuse_bad_values, refuse_half
 from clusterenv.learners.replay.cutting import Cutting
 from clusterenv.learners.replay.lanes import BEGINS, ENDED, FIRST, STATE, TERMINATED, TRUNCATED, Lanes, rounds
 from clusterenv.learners.replay.memory import Replay
 from clusterenv.learners.replay.priorities import Priorities, refuse_no_count
-from clusterenv.learners.replay.thoughts import Thoughts, refuse_bad_values, refuse_half
 
 if TYPE_CHECKING:
     import os
@@ -163,13 +163,13 @@ class SequenceReplay(Replay[Sequences]):
             state=state,
             stacked=stacked,
             folder=folder,
-            beside=lambda steps: Priorities.bytes_of(steps) + (Thoughts.bytes_of(steps) if prioritized else 0),
+            beside=lambda steps: Priorities.bytes_of(steps) + (ActingValues.bytes_of(steps) if prioritized else 0),
         )
         # Sequences begin here and there, so that all alike is drawn by priorities too.
         alpha, beta = (alpha, beta) if prioritized else (0.0, 0.0)
         priorities = Priorities(slots * steps, alpha=alpha, beta=beta)
-        thoughts = Thoughts(lanes) if prioritized else None
-        super().__init__(lanes, priorities, thoughts, prioritized=prioritized, seed=seed, about=about)
+        acting_values = ActingValues(lanes) if prioritized else None
+        super().__init__(lanes, priorities, acting_values, prioritized=prioritized, seed=seed, about=about)
         self._cutting, self._state = Cutting(length, burn_in, overlap), state
         self._episodes = [_Episode(0, False, 0, 0)] * slots
         # Of each lane what can be drawn, oldest first: the first step of burn-in, and the first to learn from.
@@ -208,7 +208,7 @@ class SequenceReplay(Replay[Sequences]):
 
         Of those that a later fragment of the same batch has pushed out again there is nothing.
         """
-        if self._thoughts is None:
+        if self._acting_values is None:
             raise ConfigError("a memory that draws all alike keeps no values: make it with prioritized=True.")
         slot, start = self._lanes.find(ids)
         k = start + np.arange(self._cutting.length)[:, None]
@@ -216,13 +216,13 @@ class SequenceReplay(Replay[Sequences]):
         mask = np.cumsum(flags & ENDED != 0, axis=0) - (flags & ENDED != 0) == 0
         mask &= start >= self._lanes.oldest[slot]
         flags = np.where(mask, flags, 0)
-        following = np.where(mask & (flags & ENDED == 0), self._thoughts.best(slot, k + 1), np.float32(np.nan))
+        following = np.where(mask & (flags & ENDED == 0), self._acting_values.best(slot, k + 1), np.float32(np.nan))
         return Acted(
             reward=np.where(mask, self._lanes.rewards(slot, k), np.float32(0)),
             terminated=flags & TERMINATED != 0,
             truncated=flags & TRUNCATED != 0,
             mask=mask,
-            taken=np.where(mask, self._thoughts.taken(slot, k), np.float32(np.nan)),
+            taken=np.where(mask, self._acting_values.taken(slot, k), np.float32(np.nan)),
             following=following,
         )
 
@@ -246,8 +246,8 @@ class SequenceReplay(Replay[Sequences]):
         slot = batch.slot[columns]
         start = self._lanes.heads[slot]
         self._lanes.write(batch, columns)
-        if self._thoughts is not None:
-            self._thoughts.write(batch, columns, start, taken, best)
+        if self._acting_values is not None:
+            self._acting_values.write(batch, columns, start, taken, best)
         k = start + np.arange(batch.T)[:, None]  # [T, n]
         flags = self._lanes.flags(slot, k)
         if self._state:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from clusterenv.errors import ConfigError
+from clusterenv.learners.replay.acting_values import ActingValues, refuse_bad_values, refuse_half
 from clusterenv.learners.replay.lanes import BEGINS, TERMINATED, TRUNCATED, Lanes, final_rows, rounds
 from clusterenv.learners.replay.memory import Replay
 from clusterenv.learners.replay.nstep import NStep, nstep
 from clusterenv.learners.replay.priorities import Priorities, refuse_no_count
-from clusterenv.learners.replay.thoughts import Thoughts, refuse_bad_values, refuse_half
 
 if TYPE_CHECKING:
     import os
@@ -109,11 +109,11 @@ class TransitionReplay(Replay[Transitions]):
             steps=-(-capacity // slots),
             stacked=stacked,
             folder=folder,
-            beside=lambda steps: Thoughts.bytes_of(steps) + Priorities.bytes_of(steps) if prioritized else 0,
+            beside=lambda steps: ActingValues.bytes_of(steps) + Priorities.bytes_of(steps) if prioritized else 0,
         )
         priorities = Priorities(slots * lanes.steps, alpha=alpha, beta=beta) if prioritized else None
-        thoughts = Thoughts(lanes) if prioritized else None
-        super().__init__(lanes, priorities, thoughts, prioritized=prioritized, seed=seed, about=about)
+        acting_values = ActingValues(lanes) if prioritized else None
+        super().__init__(lanes, priorities, acting_values, prioritized=prioritized, seed=seed, about=about)
         self._n_step, self._gamma = n_step, gamma
         self._done = np.zeros(slots, np.int64)  # steps of each slot from which a complete transition starts
 
@@ -173,10 +173,10 @@ class TransitionReplay(Replay[Transitions]):
         last_end = np.where(ended.any(axis=0), start + batch.T - ended[::-1].argmax(axis=0), 0)
         full = head - self._n_step + (best is None)
         self._done[slot] = np.maximum.reduce([before, cut_off, last_end, full])
-        if self._priorities is not None and self._thoughts is not None:
-            self._thoughts.write(batch, columns, start, taken, best)
+        if self._priorities is not None and self._acting_values is not None:
+            self._acting_values.write(batch, columns, start, taken, best)
             finals = self._finals(batch, columns, start, final_best)
-            self._first_priorities(self._priorities, self._thoughts, slot, before, start, finals)
+            self._first_priorities(self._priorities, self._acting_values, slot, before, start, finals)
         return int((self._done[slot] - before).sum())
 
     def _finals(self, batch: Batch, columns: Array, start: Array, final_best: Array | None) -> dict[int, float]:
@@ -190,7 +190,7 @@ class TransitionReplay(Replay[Transitions]):
     def _first_priorities(
         self,
         priorities: Priorities,
-        thoughts: Thoughts,
+        acting_values: ActingValues,
         slot: Array,
         before: Array,
         start: Array,
@@ -203,12 +203,12 @@ class TransitionReplay(Replay[Transitions]):
         slot, k = _ranges(slot, np.maximum(before, self._lanes.oldest[slot]), done)
         told = self._steps(slot, k)
         after = k + told.length
-        value = thoughts.best(slot, after).astype(np.float64)
+        value = acting_values.best(slot, after).astype(np.float64)
         cut = (self._lanes.flags(slot, after - 1) & TRUNCATED).nonzero()[0]
         ids = self._lanes.ids(slot[cut], after[cut] - 1).tolist()
         value[cut] = [finals.get(number, np.nan) for number in ids]
         target = told.reward + np.where(told.discount == 0, 0.0, told.discount * value)
-        priorities.set(self._lanes.leaf(slot, k), np.abs(target - thoughts.taken(slot, k)))
+        priorities.set(self._lanes.leaf(slot, k), np.abs(target - acting_values.taken(slot, k)))
 
     def _draw(self, count: int) -> tuple[Array, Array, Array]:
         if self._priorities is not None:

@@ -104,11 +104,11 @@ class ReplayUpdater(Updater[Config, Net]):
         followed: what the target network is a copy of, if it is only a part of the network.
 
     Attributes:
-        told: what a gradient step tells, in the order in which it does.
+        metric_keys: the names of the numbers that a gradient step returns, in their order.
     """
 
     takes_tensors: ClassVar[bool] = False
-    told: ClassVar[tuple[keys.Metric, ...]]
+    metric_keys: ClassVar[tuple[keys.Metric, ...]]
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class ReplayUpdater(Updater[Config, Net]):
         """Learn from a sample. It reads no number back from the device, so that a GPU need not wait.
 
         Returns:
-            The numbers that `told` names, and how much each item surprised, [B], as it was before.
+            The numbers that `metric_keys` names, and how much each item surprised, [B], as it was before.
         """
 
     def inputs(self, sample: Drawn) -> tuple[Any, ...]:
@@ -148,7 +148,7 @@ class ReplayUpdater(Updater[Config, Net]):
         left = self.anneal(left)
         numbers, surprise = self._step(*self.inputs(sample))
         # Together, because each look at a number of another device waits for that device.
-        metrics = {key.name: value for key, value in zip(self.told, numbers.tolist(), strict=True)}
+        metrics = {key.name: value for key, value in zip(self.metric_keys, numbers.tolist(), strict=True)}
         metrics[keys.LEARNING_RATE.name] = self.config.learning_rate * left
         return Learned(metrics, surprise.cpu().numpy() if self.config.prioritized else None)
 

@@ -14,8 +14,8 @@ class SACConfig(ReplayConfig):
     """Train an agent with continuous actions by soft actor-critic, with a temperature that is learned.
 
     Example:
-        >>> SACConfig(samples_per_insert=512.0).updates_per_step
-        2.0
+        >>> SACConfig(samples_per_insert=512.0).sample_size  # so that each step brings two updates
+        256
     """
 
     # A memory is full of what older policies played, so that it hardly matters how old the acting one is. With 0.3 and
@@ -70,8 +70,3 @@ class SACConfig(ReplayConfig):
         check("temperature_rate", self.temperature_rate, least=0)
         if self.target_entropy is not None:
             check("target_entropy", self.target_entropy)
-
-    @property
-    def updates_per_step(self) -> float:
-        """Gradient steps for each step of an environment."""
-        return self.samples_per_insert / self.sample_size

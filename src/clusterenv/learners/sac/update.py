@@ -31,7 +31,7 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
     """The networks, the target of the Q functions, Adam, the memory, and what one sample does to them."""
 
     memory: TransitionReplay
-    told = (keys.VALUE_LOSS, keys.POLICY_LOSS, keys.ENTROPY, keys.TEMPERATURE, keys.Q_MEAN, keys.GRAD_NORM)
+    metric_keys = (keys.VALUE_LOSS, keys.POLICY_LOSS, keys.ENTROPY, keys.TEMPERATURE, keys.Q_MEAN, keys.GRAD_NORM)
 
     def __init__(self, config: SACConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = seeded(lambda: _network(config, observation_space, action_space), config.seed).to(config.device)

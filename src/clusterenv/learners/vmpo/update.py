@@ -112,19 +112,19 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
     def aim(self, batch: Batch) -> Aim:
         """What a batch is to teach, by the critic before it. Moves the statistics of PopArt."""
         task = None if len(self.tasks) == 1 else task_of(batch.slot, len(self.tasks))
-        said = unrolls.read(self.network, batch, task)
+        outputs = unrolls.read(self.network, batch, task)
         reward, ended = rewards.for_learner(self.config, batch.reward), batch.terminated | batch.truncated
-        returns = returns_to_end(reward, said.next_value, ended, gamma=self.config.gamma)
+        returns = returns_to_end(reward, outputs.next_value, ended, gamma=self.config.gamma)
         if self.head is None:
-            return Aim(returns, returns - said.value, torch.ones_like(returns[0]), task)
+            return Aim(returns, returns - outputs.value, torch.ones_like(returns[0]), task)
         index = torch.zeros_like(batch.slot) if task is None else task
         self.head.learn(returns.flatten(), index.expand(returns.shape).flatten())
         scale = self.head.std[index].to(returns.dtype)
-        return Aim(returns, (returns - said.value) / scale, scale, task)
+        return Aim(returns, (returns - outputs.value) / scale, scale, task)
 
     def _gradient_step(self, batch: Batch, aim: Aim, left: float) -> dict[str, float]:
         config, network, multipliers = self.config, self.network, self.multipliers
-        said = unrolls.read(network, batch, aim.task)
+        outputs = unrolls.read(network, batch, aim.task)
         step = e_step(
             aim.advantage.flatten(),
             multipliers.temperature,
@@ -132,10 +132,10 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
             share=config.top_share,
         )
         # The parameters that came with the batch are those of the policy that acted, whichever version that was.
-        moved = divergences(network.distribution, batch.params.flatten(0, 1), said.params.flatten(0, 1))
-        policy = policy_loss(step.psi, said.logp.flatten())
-        critic = 0.5 * ((aim.returns - said.value) / aim.scale).square().mean()
-        entropy = torch_distributions.entropy(network.distribution, said.params).mean()
+        moved = divergences(network.distribution, batch.params.flatten(0, 1), outputs.params.flatten(0, 1))
+        policy = policy_loss(step.psi, outputs.logp.flatten())
+        critic = 0.5 * ((aim.returns - outputs.value) / aim.scale).square().mean()
+        entropy = torch_distributions.entropy(network.distribution, outputs.params).mean()
         total = policy + config.value_coef * critic - config.entropy_coef * left * entropy + step.temperature_loss
         total = total + trust_region_loss(moved, multipliers.kl, epsilon=self._epsilon)
         self.optimizer.zero_grad()
@@ -150,7 +150,7 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
             keys.ENTROPY.name: entropy.item(),
             keys.GRAD_NORM.name: norm.item(),
             keys.PSI_KL.name: step.psi_kl.item(),
-            keys.EXPLAINED_VARIANCE.name: explained_variance(said.value, aim.returns),
+            keys.EXPLAINED_VARIANCE.name: explained_variance(outputs.value, aim.returns),
             **self._region_metrics(moved.detach().mean(1)),
             **self._task_metrics(step.psi, aim),
         }

@@ -1,4 +1,4 @@
-"""What the policy thought while it acted, beside the steps: first priorities are made of it."""
+"""The values that the policy gave while it acted, beside the steps: first priorities are made of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-class Thoughts:
+class ActingValues:
     """Two values of every step: of the action that was taken, and of the best one; NaN where nobody told.
 
     Args:
@@ -40,7 +40,7 @@ class Thoughts:
         return self._taken.nbytes + self._best.nbytes
 
     def write(self, batch: Batch, columns: Array, start: Array, taken: Array | None, best: Array | None) -> None:
-        """Keep what was thought of the steps of a batch. Of what follows them nothing is known yet.
+        """Keep the values of the steps of a batch. Of what follows them nothing is known yet.
 
         Args:
             batch: the fragments.
