@@ -26,7 +26,6 @@ Calls in the wrong order raise Gymnasium's own errors: `ClosedEnvironmentError`,
 from __future__ import annotations
 
 import difflib
-import multiprocessing
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -218,6 +217,14 @@ def named(error: BaseException) -> str:
     return f"{type(error).__name__}: {words_of(error)}"
 
 
+# By name: to import them would make whoever only wants our errors wait for Gymnasium.
+_MISTAKABLE = {
+    "builtins.StopIteration",
+    "builtins.StopAsyncIteration",
+    "multiprocessing.context.TimeoutError",
+    "gymnasium.error.ClosedEnvironmentError",
+}
+
 _env_error_types: dict[type[BaseException], type[EnvError]] = {}
 
 
@@ -233,16 +240,14 @@ def _env_error_type(kind: type[BaseException]) -> type[EnvError]:
     return _env_error_types[kind]
 
 
-def _means_something_else(kind: type[BaseException]) -> bool:
+def _is_mistakable(kind: type[BaseException]) -> bool:
     """Whether callers would take it for the end of a loop, a call still under way, or a batch that was closed."""
-    from gymnasium.error import ClosedEnvironmentError  # only here: programs that only want our errors start faster
-
-    return issubclass(kind, (StopIteration, StopAsyncIteration, multiprocessing.TimeoutError, ClosedEnvironmentError))
+    return not _MISTAKABLE.isdisjoint(f"{each.__module__}.{each.__name__}" for each in kind.__mro__)
 
 
 def _env_error(kind: type[BaseException] | None, message: str) -> EnvError:
     """An EnvError that is also an instance of `kind`, where the two can be combined."""
-    if kind is None or issubclass(kind, EnvError) or not issubclass(kind, Exception) or _means_something_else(kind):
+    if kind is None or issubclass(kind, EnvError) or not issubclass(kind, Exception) or _is_mistakable(kind):
         return EnvError(message)
     try:
         error = _env_error_type(kind)(message)

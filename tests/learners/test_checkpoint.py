@@ -95,6 +95,19 @@ def test_a_damaged_one_is_refused_and_the_one_before_it_is_used(
     assert "000000000001.safetensors is used in its place" in caplog.text
 
 
+@pytest.mark.fault("F41")
+def test_a_damaged_one_never_takes_the_place_of_a_sound_one(tmp_path: pathlib.Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1000, TENSORS, {"global_step": 1000})
+    damage(checkpoints.save(2000, TENSORS, {}), "bit")  # so the run goes on from 1000
+    for step in (1500, 1900):
+        newest = checkpoints.save(step, TENSORS, {"global_step": step})
+    damage(newest, "bit")
+    loaded = checkpoints.load()
+    assert loaded is not None
+    assert loaded.facts["global_step"] == 1500
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_when_all_are_damaged_that_is_said_of_each(
     tmp_path: pathlib.Path, count: int, caplog: pytest.LogCaptureFixture

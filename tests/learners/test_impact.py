@@ -145,6 +145,16 @@ def test_the_mean_of_the_divergence_survives_a_checkpoint(monkeypatch: pytest.Mo
     assert kl_coefs(monkeypatch, [0.3, 0.3, 0.0, 0.0], save_at=2)[-1] == 1.5
 
 
+@pytest.mark.parametrize(("saved", "wanted", "used"), [(0.0, 1.0, 1.0), (1.0, 0.0, 0.0), (0.25, 1.0, 0.25)])
+def test_a_weight_that_is_switched_on_or_off_with_a_resume_is_taken_from_the_settings(
+    saved: float, wanted: float, used: float
+) -> None:
+    counters = torch.tensor([7.0, saved, 0.0, 0.0], dtype=torch.float64)
+    subject = IMPACT(config(kl_coef=wanted)).make_updater(*SPACES)
+    subject.restore({**subject.tensors(), "counters": counters})
+    assert subject.tensors()["counters"][1].item() == used
+
+
 def test_a_checkpoint_without_a_sum_of_divergences_is_taken() -> None:
     subject = IMPACT(config(kl_coef=0.5)).make_updater(*SPACES)
     subject.update(made_up(), 1.0, lambda: None)

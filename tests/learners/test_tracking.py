@@ -54,7 +54,8 @@ def test_counts_of_the_interval_start_anew_with_each_call() -> None:
     assert (first["sync/skipped"], second["sync/skipped"]) == (0, 7)
     assert (first["sync/reason/first"], second["sync/reason/first"]) == (2, 0)
     assert (first["sync/reason/lag"], second["sync/reason/lag"]) == (1, 1)
-    assert (first["sync/saved_fraction"], second["sync/saved_fraction"]) == (0.75, 0.94)
+    assert first["sync/saved_fraction"] == pytest.approx(1 - 500 / 3000)
+    assert second["sync/saved_fraction"] == pytest.approx(1 - 600 / 11_000)
     assert (first["charts/SPS"], second["charts/SPS"]) == (2, 2)
     assert (first["cluster/learner_wait_fraction"], second["cluster/learner_wait_fraction"]) == (0.25, 0.5)
 
@@ -117,7 +118,16 @@ def test_lag_and_divergence_are_those_of_the_last_batch_and_the_summary_has_all(
     assert told.divergence_mean == pytest.approx(0.2)
     assert told.divergence_max == pytest.approx(0.4)
     assert (told.steps, told.steps_per_second) == (8, 2.0)
-    assert (told.bytes, told.always_bytes, told.saved) == (400, 4000, 0.9)
+    assert (told.bytes, told.always_bytes, told.saved) == (400, 5000, 0.92), "the first version travels, too"
+
+
+def test_always_means_to_every_host() -> None:
+    tracker = Tracker(workers=4, full_bytes=1000)
+    seen = stats(publishes=4, syncs=6, hosts=2, weight_bytes={"total": 4000})
+    values = tracker.metrics(seen, seconds=1.0)
+    assert values["sync/skipped"] == 2, "four versions for two hosts, of which six went out"
+    assert values["sync/saved_fraction"] == pytest.approx(0.6)
+    assert tracker.summary(seen, env_id="x", seed=1, seconds=1.0).always_bytes == 10_000
 
 
 def test_what_is_kept_does_not_grow_with_the_run() -> None:

@@ -119,6 +119,30 @@ def test_two_peers_are_two(hub: Hub, keys: RunKeys) -> None:
         talk(hub, one, b"one again")
 
 
+def test_an_interrupt_between_two_pieces_costs_no_other_message(
+    hub: Hub, keys: RunKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with linked(keys.node, hub.port) as one, linked(keys.node, hub.port) as other:
+        peer = talk(hub, other)
+        assert one.send([b"cut short"], LIMIT_S)
+        wait_until(lambda: bool(hub._socket.poll(0)), LIMIT_S)
+        whole = hub._socket.recv
+
+        def cut(*args: Any, **kwargs: Any) -> Any:
+            whole(*args, **kwargs)
+            raise KeyboardInterrupt  # where pyzmq runs signal handlers: libzmq has handed over the piece by then
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(hub._socket), "recv", lambda self, *args, **kwargs: cut(*args, **kwargs))
+            with pytest.raises(KeyboardInterrupt):
+                hub.receive(LIMIT_S)
+        assert other.send([b"another"], LIMIT_S)
+        got = [hub.receive(LIMIT_S), hub.receive(LIMIT_S)]  # what is left of the first, and this
+        assert [each[0] == peer for each in got if each is not None] == [False, True]
+        assert got[1] is not None
+        assert split(got[1][1]) == [b"another"]
+
+
 def test_a_client_that_is_not_on_the_list_is_refused(hub: Hub, keys: RunKeys) -> None:
     """It knows the public key of the head, as a CURVE client must, and has a pair of its own."""
     stranger = make_keys().node

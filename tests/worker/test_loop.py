@@ -20,7 +20,7 @@ from clusterenv.spaces import leaves_of
 from clusterenv.transport.arena import Arena, ArenaSpec, Command, Word
 from clusterenv.transport.channel import Channel, ChannelClosed
 from clusterenv.worker.block import EnvBlock
-from clusterenv.worker.loop import Binding, Reply, Setup, main
+from clusterenv.worker.loop import Binding, Reply, Setup, WorkerLoop, main
 from tests.worker.kit import BOX, ScriptedEnv, ends_after, observed
 from tests.zoo import wait_until
 
@@ -74,6 +74,7 @@ def worker(
     seeds: tuple[int | None, ...] | None = None,
     action_space: spaces.Space[Any] | None = None,
     prepare: Callable[[Board], None] = lambda board: None,
+    bell: int = 0,
 ) -> Iterator[Head]:
     """A worker of three environments in a thread, up to its close."""
     monkeypatch.setattr(gc, "freeze", lambda: None)
@@ -96,6 +97,7 @@ def worker(
         assert description.slots == SLOTS
         head = Head(channel, arena)
         prepare(head.board)
+        arena.bell[0] = bell
         head.board.welcome(WORKER)
         channel.send(Binding(arena.spec, BOX, actions, seeds), LIMIT_S)
         channel.send_fd(arena.fd, LIMIT_S)
@@ -158,6 +160,33 @@ def test_in_lock_step_only_the_last_worker_rings_the_bell(monkeypatch: pytest.Mo
         head.arena.words[other] = 0  # it has answered
         head.ask(Command.STEP, 1, 2, 3)
         wait_until(lambda: head.arena.bell[0] != before, LIMIT_S)
+
+
+@pytest.mark.parametrize("bell", [0, 1, 2, 3, 1001])
+def test_the_first_ring_of_a_replacement_is_heard(monkeypatch: pytest.MonkeyPatch, bell: int) -> None:
+    with worker(lambda row: ScriptedEnv(), monkeypatch, bell=bell) as head:
+        head.post("reset", [0, 1, 2], [None] * 3, None)
+        wait_until(lambda: head.arena.bell[0] != bell, LIMIT_S)
+
+
+@pytest.mark.parametrize("command", [Command.SEND, Command.STEP_SOME])
+def test_whoever_is_last_rings_when_all_is_answered(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+    """Also with a message, and with slots that were sent: a head that gives those up waits for all workers."""
+    rings: list[tuple[int, int]] = []
+    with worker(lambda row: ScriptedEnv(), monkeypatch) as head:
+        go, done = (head.arena.word(WORKER, word) for word in (Word.GO, Word.DONE))
+        ring = WorkerLoop._ring_bell
+
+        def note(loop: WorkerLoop) -> None:
+            rings.append((head.arena.words[go], head.arena.words[done]))
+            ring(loop)
+
+        monkeypatch.setattr(WorkerLoop, "_ring_bell", note)
+        head.post("reset", [0, 1, 2], [None] * 3, None)
+        head.ask(command, 1, 2)
+        wait_until(lambda: (2, 2) in rings, LIMIT_S)
+        assert (1, 1) in rings
+    assert rings[-1] == (3, 3), "the last message, to close, is answered too"
 
 
 def test_a_request_without_slots_is_answered_too(monkeypatch: pytest.MonkeyPatch) -> None:

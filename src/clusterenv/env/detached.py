@@ -247,6 +247,7 @@ class Detached:
             # Of the host that is furthest behind.
             "held": None if None in held else min(version for version in held if version is not None),
             "threshold": self._copies[0].decider.threshold,
+            "hosts": len(self.engine.node.hosts),
             "workers_ready": self.engine.workers_ready,
             "restarts": self.players.restarts,
         }

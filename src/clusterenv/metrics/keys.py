@@ -119,7 +119,7 @@ DIVERGENCE_MAX = Metric("sync/divergence_max", "nats", "The same, for the worker
 SYNC_COUNT = Metric("sync/count", "syncs", "How often weights moved to a node and its workers in the interval.")
 SYNC_BYTES = Metric("sync/bytes", "bytes", "Bytes of weights that moved in the interval.")
 SYNC_SKIPPED = Metric(
-    "sync/skipped", "versions", "Versions of the interval that moved to no node: older weights were good enough."
+    "sync/skipped", "versions", "How often a version did not move to a node: older weights were good enough there."
 )
 SYNC_PUBLISHES = Metric("sync/publishes", "versions", "Versions that the learner published in the interval.")
 SYNC_SAVED = Metric(

@@ -143,13 +143,16 @@ class LocalNode(Here):
         """Wait until these workers have answered or are lost; return those that are late."""
         end = None if limit_s is None else time.monotonic() + limit_s
         self.listen()  # before looking, so that a ring in between is heard
-        while (worker := self._board.unanswered(workers)) is not None:
+        while self._board.unanswered(workers) is not None:
             left = _LOOK_S if end is None else end - time.monotonic()
             rang = self.wait_any(max(0.0, left))
             self.listen()
-            if not rang and not self._workers.look(self._handles[worker]) and left <= 0:
+            if not rang:
+                # All of them: who has ended keeps the others from being the last to answer. One that has is not late.
                 late = [w for w in workers if self._board.unanswered([w]) is not None]
-                return [w for w in late if not self._workers.look(self._handles[w])]  # one that has ended is not late
+                late = [w for w in late if not self._workers.look(self._handles[w])]
+                if late and left <= 0:
+                    return late
         return []
 
     def wait_any(self, limit_s: float) -> bool:

@@ -101,7 +101,7 @@ def _send(sock: zmq.Socket[bytes], pieces: Frames) -> bool:
 
 
 def _receive(sock: zmq.Socket[bytes]) -> list[Any] | None:
-    """The pieces of the next message, not copied; of one that has begun, those that are left. None if there is none."""
+    """The pieces of the next message, not copied; None if there is none."""
     try:
         frames = [sock.recv(_AT_ONCE, copy=False)]
         while frames[-1].more:
@@ -152,11 +152,9 @@ class Hub:
         """(peer, pieces) of the next message, or None if none comes in time; `wire.frames.split` makes them frames."""
         if not self._poller.poll(0 if limit_s <= 0 else max(1, int(limit_s * 1000))):
             return None
-        try:
-            peer = self._socket.recv(_AT_ONCE)  # a ROUTER says first from whom it is
-        except zmq.Again:
-            return None
-        return peer, _receive(self._socket) or []
+        # As one message: after Ctrl-C between two pieces, what is left of it comes next, and takes no other with it.
+        message = _receive(self._socket)
+        return None if message is None else (bytes(message[0]), message[1:])
 
     def close(self) -> None:
         """Close everything at once."""

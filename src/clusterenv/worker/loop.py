@@ -145,8 +145,10 @@ class WorkerLoop:
         self._want, self._have = arena.want[rows], arena.have[rows]
         self._all_rows = list(range(len(slots)))
         self._bell = arena.bell_signal(spare_core=setup.spare_core)
-        # Every ring is another value: of n workers, worker w rings w + n, w + 2n, and so on.
-        self._ring, self._ring_step = worker, arena.spec.num_workers
+        # Every ring is another value: of n workers, worker w rings w + n, w + 2n, and so on. The replacement of a lost
+        # one goes on from where the bell stands, or its first ring might change nothing.
+        self._ring_step = arena.spec.num_workers
+        self._ring = arena.bell[0] // self._ring_step * self._ring_step + worker
         self._row_s = 0.0
         self._object_actions: ObjectActions = {}
         self._station = Station(block, arena, worker)
@@ -196,12 +198,7 @@ class WorkerLoop:
         # No rows: the head has answered for all of them by itself, because they were lost before they were asked for.
         packed = self._pack(self._block.step(rows, actions)) if rows else None
         self._show(rows, packed)
-        self._words[self._done] = request
-        fence()
-        # Only the last one wakes the head. Woken by every one, it would take a core from those that are still at work.
-        # If two are last at the same time, both see it, because of the fence.
-        if self._done_by_all.tobytes() == self._asked_of_all.tobytes():
-            self._ring_bell()
+        self._finish(request)
         if packed:
             self._channel.send_packed(packed, None)
 
@@ -223,7 +220,18 @@ class WorkerLoop:
             if packed:
                 self._channel.send_packed(packed, None)
             start += len(group)
+        self._finish(request)
+
+    def _finish(self, request: int) -> None:
+        """This request is answered. Only the last worker to answer wakes the head.
+
+        Woken by every one, it would take a core from those that are still at work. If two are last at the same time,
+        both see it, because of the fence.
+        """
         self._words[self._done] = request
+        fence()
+        if self._done_by_all.tobytes() == self._asked_of_all.tobytes():
+            self._ring_bell()
 
     def _actions(self, rows: list[int]) -> Sequence[Any]:
         if self._arena.action:
@@ -269,6 +277,7 @@ class WorkerLoop:
             return False
         if name == "close":
             self._station.close()
+            self._finish(request)
             self._channel.send(Reply(request=request), None)
             return False
         if name in ("attach", "share"):
@@ -277,7 +286,7 @@ class WorkerLoop:
         packed = self._stream(request) if name == "stream" else self._answer_message(request, name, arguments)
         if packed is None:
             return False
-        self._words[self._done] = request
+        self._finish(request)
         self._channel.send_packed(packed, None)
         return True
 

@@ -69,8 +69,11 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{global_step:012d}{_SUFFIX}"
         write(path, tensors, facts)
-        # Also what a process that was killed has left half written.
-        for old in [*self.paths()[: -self.keep], *self.folder.glob(f".*{_SUFFIX}.new")]:
+        # What has a later step was damaged, or this run would have gone on from there: it must not take the place of a
+        # sound one. And what a process that was killed has left half written goes, too.
+        later = [other for other in self.paths() if other.name > path.name]
+        earlier = [other for other in self.paths() if other.name <= path.name]
+        for old in [*later, *earlier[: -self.keep], *self.folder.glob(f".*{_SUFFIX}.new")]:
             old.unlink(missing_ok=True)
         return path
 

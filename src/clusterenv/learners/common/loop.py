@@ -12,6 +12,7 @@ import torch
 
 from clusterenv.learners.common.devices import check_device
 from clusterenv.learners.common.environments import environments
+from clusterenv.learners.common.finite import refuse_bad_rewards
 from clusterenv.learners.common.source import source_for
 from clusterenv.learners.common.tracking import WINDOW, Means, Tracker, full_bytes
 from clusterenv.metrics.recorder import Recorder
@@ -213,6 +214,7 @@ class Learner(abc.ABC, Generic[Config]):
         if updater.needs_batch or (not self._spent and updater.takes_batch and source.ready):
             waiting = time.perf_counter()
             fresh = source.next()
+            refuse_bad_rewards(fresh)
             self._epoch = fresh.epoch
             tracker.take(fresh, time.perf_counter() - waiting)
             batch = fresh.to(torch, config.device) if updater.takes_tensors else fresh

@@ -43,7 +43,7 @@ class Summary:
         syncs: how often weights moved to a worker or node.
         sync_reasons: why, with counts.
         bytes: of weights that moved.
-        always_bytes: what sending all weights at every version would have moved.
+        always_bytes: what sending all weights to every host at every version would have moved.
         lag_mean: versions between the newest policy and the one that acted, over all transitions.
         lag_max: the largest of these.
         divergence_mean: over all batches, of the workers' policies from the newest one.
@@ -173,7 +173,7 @@ class Tracker:
             keys.SYNC_COUNT.name: syncs,
             keys.SYNC_PUBLISHES.name: publishes,
             keys.SYNC_BYTES.name: total_bytes(stats) - total_bytes(self._before),
-            keys.SYNC_SKIPPED.name: max(0.0, publishes - syncs),
+            keys.SYNC_SKIPPED.name: max(0.0, publishes * stats.get("hosts", 1) - syncs),
             keys.SYNC_SAVED.name: saved_share(total_bytes(stats), self.always_bytes(stats)),
             keys.WORKERS.name: self.workers,
             keys.WORKERS_READY.name: stats.get("workers_ready", self.workers),
@@ -195,8 +195,9 @@ class Tracker:
         return {name: float(value) for name, value in values.items() if not math.isnan(value)}
 
     def always_bytes(self, stats: Mapping[str, Any]) -> int:
-        """What sending all weights at every version would have moved."""
-        return int(stats.get("publishes", 0)) * self.full_bytes
+        """What sending all weights to every host at every version would have moved, the first version included."""
+        versions = int(stats.get("publishes", 0)) + bool(stats.get("syncs"))
+        return versions * int(stats.get("hosts", 1)) * self.full_bytes
 
     def summary(self, stats: Mapping[str, Any], *, env_id: str, seed: int, seconds: float) -> Summary:
         """What came of it all."""

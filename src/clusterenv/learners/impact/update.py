@@ -143,7 +143,9 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         super().restore(tensors)
         self.target.load_state_dict(under("target/", tensors))
         self._source.set_state(tensors["source"])
-        updates, self._kl_coef, *apart = tensors["counters"].tolist()
+        updates, steered, *apart = tensors["counters"].tolist()
         self._updates = int(updates)
+        # Settings may change with a resume: a coefficient that is switched on or off is not what was saved.
+        self._kl_coef = steered if steered and self.config.kl_coef else self.config.kl_coef
         # Older checkpoints have no sum of divergences: it starts anew.
         self._apart_sum, self._apart_count = (apart[0], int(apart[1])) if apart else (0.0, 0)

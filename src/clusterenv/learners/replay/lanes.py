@@ -14,6 +14,7 @@ import numpy as np
 from clusterenv import spaces
 from clusterenv.cgroups import free_memory
 from clusterenv.errors import ConfigError
+from clusterenv.learners.common.finite import refuse_bad_rewards
 from clusterenv.learners.replay import disk, frames
 from clusterenv.learners.replay.side import SideTable
 
@@ -147,15 +148,7 @@ class Lanes:
                 f"the batch has steps of slot {batch.slot[absent.argmax()]}, but this replay was made for the slots 0 "
                 f"to {self.slots - 1}. Make it with as many slots as there are environments."
             )
-        with np.errstate(over="ignore"):
-            bad = ~np.isfinite(batch.reward.astype(np.float32, copy=False))
-        if bad.any():
-            t, n = (int(index[0]) for index in bad.nonzero())
-            raise ConfigError(
-                f"the reward of slot {batch.slot[n]} is {batch.reward[t, n]} at step {t} of its fragment of {batch.T}, "
-                "but must be a finite float32: one that is not would spoil the network for good. Look at the "
-                "environment, which gave it, and at reward_scale."
-            )
+        refuse_bad_rewards(batch)
         self._refuse_jumps(spaces.take_apart(self._space, batch.obs), batch.first)
 
     def write(self, batch: Batch, columns: Array) -> None:
