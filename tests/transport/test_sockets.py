@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +142,46 @@ def test_an_interrupt_between_two_pieces_costs_no_other_message(
         assert [each[0] == peer for each in got if each is not None] == [False, True]
         assert got[1] is not None
         assert split(got[1][1]) == [b"another"]
+
+
+@contextlib.contextmanager
+def overheard(port: int) -> Iterator[tuple[int, bytearray]]:
+    """A way to this port for one connection, and all that the client says there."""
+    said = bytearray()
+
+    def carry(source: socket.socket, target: socket.socket, into: bytearray) -> None:
+        with contextlib.suppress(OSError):  # one of the two is closed
+            while data := source.recv(65536):
+                into += data
+                target.sendall(data)
+
+    with socket.create_server((HOST, 0)) as listening:
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            with client, socket.create_connection((HOST, port)) as server:
+                back = threading.Thread(target=carry, args=(server, client, bytearray()))
+                back.start()
+                carry(client, server, said)
+                server.shutdown(socket.SHUT_RDWR)
+                back.join(LIMIT_S)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        yield listening.getsockname()[1], said
+        serving.join(LIMIT_S)
+
+
+def test_a_session_that_was_recorded_is_worth_nothing(hub: Hub, keys: RunKeys) -> None:
+    with overheard(hub.port) as (port, said), linked(keys.node, port) as link:
+        talk(hub, link, b"a word that nobody else may read")
+    assert len(said) > 200, "greeting, handshake and message"
+    assert b"a word that nobody" not in said
+    with socket.create_connection((HOST, hub.port)) as again:
+        again.sendall(said)
+        assert hub.receive(1.0) is None, "the keys of a connection are made anew by both sides"
+    with linked(keys.node, hub.port) as link:
+        talk(hub, link)
 
 
 def test_a_client_that_is_not_on_the_list_is_refused(hub: Hub, keys: RunKeys) -> None:
