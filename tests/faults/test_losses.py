@@ -21,6 +21,7 @@ from tests.faults.kit import (
     LIMIT_S,
     MODES,
     SHORT_S,
+    Gate,
     OnceEnv,
     actions,
     batch,
@@ -369,3 +370,19 @@ def test_two_batches_at_once_do_not_meet() -> None:
         assert not truncated.any()
         one.close()
         assert two.step(actions(two))[0].tolist() == [[7, 2], [8, 2]]
+
+
+def test_a_dead_worker_is_noticed_while_another_is_still_at_work(tmp_path: pathlib.Path) -> None:
+    gate = Gate(tmp_path)
+    with batch([gate.env(0), *each(2, CountingEnv)[1:]]) as envs:
+        envs.reset(seed=1)
+        kill(envs, 1)
+        stepping = threading.Thread(target=envs.step, args=(actions(envs),))
+        stepping.start()
+        try:
+            gate.wait()
+            wait_until(lambda: envs.workers_ready == 1, LIMIT_S)
+        finally:
+            gate.open()
+            stepping.join(LIMIT_S)
+        assert not stepping.is_alive()

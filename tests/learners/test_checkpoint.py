@@ -100,12 +100,20 @@ def test_a_damaged_one_never_takes_the_place_of_a_sound_one(tmp_path: pathlib.Pa
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1000, TENSORS, {"global_step": 1000})
     damage(checkpoints.save(2000, TENSORS, {}), "bit")  # so the run goes on from 1000
-    for step in (1500, 1900):
+    for step in (1500, 1900, 2300):
         newest = checkpoints.save(step, TENSORS, {"global_step": step})
     damage(newest, "bit")
     loaded = checkpoints.load()
     assert loaded is not None
-    assert loaded.facts["global_step"] == 1500
+    assert loaded.facts["global_step"] == 1900
+
+
+def test_a_sound_one_of_a_later_step_is_not_deleted(tmp_path: pathlib.Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(2000, TENSORS, {"global_step": 2000})
+    for step in (1000, 1500, 1900):
+        checkpoints.save(step, TENSORS, {"global_step": step})
+    assert [int(path.stem) for path in checkpoints.paths()] == [1500, 1900, 2000]
 
 
 @pytest.mark.parametrize("count", [1, 2])

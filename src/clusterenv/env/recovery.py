@@ -193,7 +193,7 @@ class Recovery:
         return [worker for worker, reply in found.items() if reply is None]
 
     def raise_if_nobody_is_left(self) -> None:
-        """An elastic stream whose workers are all lost for good would wait for nobody: raise why the first is."""
+        """Raise if every worker is lost for good: an elastic stream would wait for nobody. The first says why."""
         if self._left_out and not self._starting and not any(map(self._node.alive, range(len(self._node.blocks)))):
             self._give_up()
             first, self._left_out = next(iter(self._left_out.values())), {}  # a reset looks who is missing

@@ -224,7 +224,7 @@ class Stream:
             self._playing.discard(worker)
         self._start(players.equip_replacements())
         self._make_room()
-        self._wait_for_min_nodes()
+        self._check_nodes()
         return bool(arrived)
 
     def _make_room(self) -> None:
@@ -239,7 +239,7 @@ class Stream:
                 self._read(piece, buffer)
                 return
 
-    def _wait_for_min_nodes(self) -> None:
+    def _check_nodes(self) -> None:
         """With too few nodes nothing is handed over; after a while somebody has to know."""
         if not self._detached.engine.recovery.missing:
             self._short_since = None

@@ -69,11 +69,11 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{global_step:012d}{_SUFFIX}"
         write(path, tensors, facts)
-        # What has a later step was damaged, or this run would have gone on from there: it must not take the place of a
-        # sound one. And what a process that was killed has left half written goes, too.
-        later = [other for other in self.paths() if other.name > path.name]
+        # Those with a later step are damaged, if this run went on from before them: they must not take the place of
+        # sound ones. And what a process that was killed has left half written goes, too.
+        damaged = [other for other in self.paths() if other.name > path.name and _is_damaged(other)]
         earlier = [other for other in self.paths() if other.name <= path.name]
-        for old in [*later, *earlier[: -self.keep], *self.folder.glob(f".*{_SUFFIX}.new")]:
+        for old in [*damaged, *earlier[: -self.keep], *self.folder.glob(f".*{_SUFFIX}.new")]:
             old.unlink(missing_ok=True)
         return path
 
@@ -119,6 +119,14 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Ma
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _is_damaged(path: pathlib.Path) -> bool:
+    try:
+        read(path)
+    except WeightsCorrupt:
+        return True
+    return False
 
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:
