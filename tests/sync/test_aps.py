@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from clusterenv.errors import ConfigError, ConfigTypeError
-from clusterenv.sync.aps import APS, Plateau, parse_bandwidth
+from clusterenv.sync.aps import APS, HeldBack, parse_bandwidth
 from clusterenv.sync.rules import Reason
 from clusterenv.sync.versions import Version
 from tests.sync.kit import Node, situation
@@ -81,7 +82,7 @@ def test_the_interval_does_not_hold_back_a_node_without_weights_or_a_demand() ->
 def test_the_order_of_reasons() -> None:
     def all_at_once(divergence: float, **rule: Any) -> Reason | None:
         node = Node(APS(0.05, **rule))
-        for _ in range(4):
+        for _ in range(3):
             node.newest = node.newest.next()
             node.batches += 1
             node.decider.consider(situation(node.held, node.newest, divergence, batches=node.batches))
@@ -89,11 +90,11 @@ def test_the_order_of_reasons() -> None:
         node.batches += 1
         return node.publish(divergence)
 
-    assert all_at_once(0.2, max_lag=5, stall_after=4) is Reason.DIVERGENCE
-    assert all_at_once(0.02, max_lag=5, stall_after=4) is Reason.LAG
-    assert all_at_once(0.02, max_lag=6, stall_after=4) is Reason.AGE
-    assert all_at_once(0.02, max_lag=6, max_age_s=100.0, stall_after=4) is Reason.STALL
-    assert all_at_once(0.02, max_lag=6, max_age_s=100.0, stall_after=5) is None
+    assert all_at_once(0.2, max_lag=4, stall_after=4) is Reason.DIVERGENCE
+    assert all_at_once(0.02, max_lag=4, stall_after=4) is Reason.LAG
+    assert all_at_once(0.02, max_lag=5, stall_after=4) is Reason.AGE
+    assert all_at_once(0.02, max_lag=5, max_age_s=100.0, stall_after=4) is Reason.STALL
+    assert all_at_once(0.02, max_lag=5, max_age_s=100.0, stall_after=5) is None
 
 
 # The deadlock.
@@ -118,17 +119,39 @@ def test_without_guards_a_threshold_above_saturation_never_fires_until_the_cap()
     assert node.syncs[1:] == [(501.0, Reason.AGE)]
 
 
-def test_the_stall_rule_ends_the_deadlock_a_few_batches_after_saturation() -> None:
+def test_the_stall_rule_ends_the_deadlock_and_lowers_the_threshold_to_where_it_can_be_reached() -> None:
     node = Node(APS(0.05, max_lag=None, max_age_s=500.0, stall_after=4))
-    run(node, 40)
-    # By the fifth batch the divergence is within 5 % of where it will stay; four batches on, that is seen.
-    assert node.syncs[1:] == [(9.0, Reason.STALL), (18.0, Reason.STALL), (27.0, Reason.STALL), (36.0, Reason.STALL)]
+    run(node, 200)
+    # 0.015 after two batches, 0.019 after four: less than half as much again.
+    assert node.syncs[1] == (4.0, Reason.STALL)
+    # From then on half of that level is the bar, which the first or second batch reaches.
+    later = node.syncs[2:]
+    assert {reason for _, reason in later} <= {Reason.DIVERGENCE, Reason.STALL}
+    assert [reason for _, reason in later].count(Reason.DIVERGENCE) > 4 * len(later) / 5
+    assert max(after[0] - before[0] for before, after in itertools.pairwise(node.syncs)) == 4.0
 
 
-def test_at_a_level_from_the_start_a_stall_takes_just_as_many_batches_as_it_is_told() -> None:
-    for after in (1, 4, 7):
-        node = Node(APS(0.05, **{**BARE, "stall_after": after}))
-        assert [node.learn(0.02) for _ in range(after + 1)] == [None] * after + [Reason.STALL]
+def test_the_lowered_threshold_is_told_and_rises_again() -> None:
+    node = Node(APS(0.05, **{**BARE, "stall_after": 2}))
+    assert [node.learn(0.02), node.learn(0.02)] == [None, Reason.STALL]
+    assert node.decider.threshold == 0.01
+    assert node.learn(0.005) is None
+    assert node.decider.threshold == pytest.approx(0.01 * 1.02)
+    for _ in range(100):
+        node.batches += 1
+        node.ask(0.005)
+    assert node.decider.threshold == 0.05, "as it was asked for, and no higher"
+
+
+@pytest.mark.parametrize(("after", "batches"), [(1, 2), (2, 2), (4, 4), (5, 6), (8, 8)])
+def test_at_a_level_from_the_start_a_stall_takes_as_many_batches_as_it_is_told(after: int, batches: int) -> None:
+    node = Node(APS(0.05, **{**BARE, "stall_after": after}))
+    assert [node.learn(0.02) for _ in range(batches)] == [None] * (batches - 1) + [Reason.STALL]
+
+
+def test_a_stall_that_begins_late_is_seen_when_the_batches_have_doubled() -> None:
+    node = Node(APS(1.0, **{**BARE, "stall_after": 4}))
+    assert [node.learn(0.01 * min(batch, 5)) for batch in range(1, 9)] == [None] * 7 + [Reason.STALL]
 
 
 def test_a_threshold_below_saturation_needs_no_guard() -> None:
@@ -141,7 +164,7 @@ def test_a_stall_counts_batches_and_not_versions() -> None:
     node = Node(APS(0.05, **{**BARE, "stall_after": 4}))
     assert node.learn(0.02) is None
     assert [node.publish(0.02) for _ in range(1000)] == [None] * 1000
-    assert [node.learn(0.02) for _ in range(4)] == [None, None, None, Reason.STALL]
+    assert [node.learn(0.02) for _ in range(3)] == [None, None, Reason.STALL]
 
 
 def test_batches_without_a_new_version_are_no_stall() -> None:
@@ -153,22 +176,31 @@ def test_batches_without_a_new_version_are_no_stall() -> None:
     assert node.publish(0.02) is Reason.STALL
 
 
-def test_a_divergence_that_grows_is_no_stall() -> None:
-    node = Node(APS(10.0, **{**BARE, "stall_after": 4}))
-    assert not any(node.learn(0.01 * 1.02**step) for step in range(200))  # 8 % in four batches
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_policy_that_walks_on_is_no_stall(power: int) -> None:
+    """At random or straight on: the divergence grows with the batches, or with their square."""
+    node = Node(APS(1e6, **{**BARE, "stall_after": 2}))
+    assert not any(node.learn(1e-3 * batch**power) for batch in range(1, 300))
 
 
-@pytest.mark.parametrize("level", [0.0, 1e-7])
+def test_a_single_measurement_that_is_off_by_a_quarter_is_no_stall() -> None:
+    for wrong in range(1, 40):
+        node = Node(APS(1e6, **{**BARE, "stall_after": 2}))
+        assert not any(node.learn(1e-3 * batch * (0.76 if batch == wrong else 1.0)) for batch in range(1, 60))
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-7, 1e-4])
 def test_a_policy_that_acts_the_same_holds_nobody_back(level: float) -> None:
     node = Node(APS(0.05, **{**BARE, "stall_after": 1}))
     assert not any(node.learn(level) for _ in range(200))
 
 
-def test_the_plateau_remembers_no_more_than_its_window() -> None:
-    plateau = Plateau(3)
-    for batch in range(1000):
-        plateau.update(batch, 0.02, Version(0, batch))
-    assert len(plateau._marks) == 4
+def test_what_was_measured_before_a_sync_is_forgotten() -> None:
+    held_back = HeldBack(2)
+    assert [held_back.update(batch, 0.02, Version(0, batch)) for batch in (1, 2)] == [False, True]
+    held_back.clear()
+    assert held_back.peak == 0.0
+    assert [held_back.update(batch, 0.02, Version(0, batch)) for batch in (7, 8)] == [False, True]
 
 
 # What is refused.

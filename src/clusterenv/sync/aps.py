@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections import deque
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from clusterenv.config import check_seconds
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 from clusterenv.sync.rules import Decider, Reason, check_whole
-from clusterenv.sync.triggers import FLOOR, ForBytes, ForESS, Trigger
+from clusterenv.sync.triggers import WORTH, ForBytes, ForESS, Trigger
 
 if TYPE_CHECKING:
     from clusterenv.sync.rules import Situation
@@ -26,8 +25,9 @@ if TYPE_CHECKING:
 DIVERGENCES = ("auto", "logp")
 
 _DEFAULT_THRESHOLD = 0.05
-_PLATEAU_BATCHES = 4
-_GROWTH = 1.05
+_FIRST_LOOK = 4
+# Half of what a free policy makes of twice as many batches.
+_GROWTH = 1.5
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
@@ -48,9 +48,11 @@ class APS:
             many versions a second, this limit, not the budget, may set the pace.
         max_age_s: move weights when a newer version has existed for this long; None for no such limit.
         min_interval_s: never move them sooner than this after the last time, whatever the other limits say.
-        stall_after: move them when the divergence has not grown by 5 % over this many batches of the learner although
-            new versions came; None to wait for lag or age. Batches count, not versions, because one batch may give
-            many versions. A divergence of zero never counts as a stall: a policy that acts the same holds nobody back.
+        stall_after: move them when the learner is held back: after this many of its batches, and whenever their number
+            has doubled again, the divergence must have grown by half at least since half as many; None to wait for lag
+            or age. A threshold above the level where it stopped is then lowered to half of that level, and rises again
+            by 2 % with each batch. Batches count, not versions, because one batch may give many versions. Less than
+            0.0001 never counts as a stall: a policy that acts the same holds nobody back.
         target_ess: steer the threshold so that the effective sample size settles at this share, between 0 and 1.
         bandwidth: spend this many bytes a second on each node: a number, or a text such as "2MB/s" or "500 KiB/s".
             Age and lag are kept at any price; what they cost is paid back.
@@ -126,28 +128,47 @@ class APS:
         return Trigger(self.threshold or 0.0)
 
 
-class Plateau:
-    """Sees that the divergence has stopped growing, counted in batches that the learner took."""
+class HeldBack:
+    """Sees that the learner is held back by the policy that its workers hold, counted in batches that it took.
 
-    def __init__(self, window: int) -> None:
-        self._window = window
-        self._marks: deque[tuple[int, float, Version]] = deque()
-        self.peak = 0.0
+    The policy of a learner that is free walks on with every batch: its divergence from the one that workers hold
+    doubles at least when the number of batches since the last sync doubles. So that is when to look: one that has grown
+    by less than half of that since the look before is no longer free. Between two looks it is only measured, because a
+    single measurement may be off by a quarter.
+    """
+
+    def __init__(self, first_look: int) -> None:
+        self._first_look = first_look
+        self.clear()
 
     def clear(self) -> None:
         """The divergence starts again from zero."""
-        self._marks.clear()
+        self._began: int | None = None
+        self._looked = 0
+        self._then: tuple[float, Version] | None = None
         self.peak = 0.0
 
     def update(self, batches: int, largest: float, newest: Version) -> bool:
-        """Whether the peak has hardly grown over the last window although versions were published in it."""
+        """Whether the peak has hardly grown since the look before although versions were published meanwhile."""
         self.peak = max(self.peak, largest)
-        if not self._marks or batches > self._marks[-1][0]:
-            self._marks.append((batches, self.peak, newest))
-        while len(self._marks) > 1 and self._marks[1][0] <= batches - self._window:
-            self._marks.popleft()
-        then, peak_then, newest_then = self._marks[0]
-        return batches - then >= self._window and newest > newest_then and FLOOR < self.peak < _GROWTH * peak_then
+        if self._began is None:
+            # The first measurement after a sync is the work of one batch.
+            self._began = batches - 1
+        passed = batches - self._began
+        if self._then is None:
+            if 2 * passed >= self._first_look:
+                self._look(passed, newest)
+            return False
+        peak_then, newest_then = self._then
+        if passed < 2 * self._looked or newest == newest_then:
+            return False
+        if WORTH < self.peak < _GROWTH * peak_then:
+            return True
+        self._look(passed, newest)
+        return False
+
+    def _look(self, passed: int, newest: Version) -> None:
+        self._looked, self._then = passed, (self.peak, newest)
 
 
 class APSDecider(Decider):
@@ -157,8 +178,10 @@ class APSDecider(Decider):
         super().__init__()
         self._rule = rule
         self._trigger = rule._trigger()
-        # A trigger wants to know where the divergence saturates, even if the stall rule is off.
-        self._plateau = Plateau(rule.stall_after or _PLATEAU_BATCHES)
+        # A threshold that is steered must not be driven above where the divergence saturates; one that the user gave
+        # stays there if the stall rule is off.
+        self._lowers = rule.stall_after is not None or rule.target_ess is not None
+        self._held_back = HeldBack(rule.stall_after or _FIRST_LOOK)
         self._newest: Version | None = None
         self._behind_since_s: float | None = None
         self._synced_s = -math.inf
@@ -176,12 +199,13 @@ class APSDecider(Decider):
             return None
         if self._behind_since_s is None:
             self._behind_since_s = situation.now_s
-        stalled = self._plateau.update(situation.batches, situation.largest, situation.newest)
-        if stalled:
-            self._trigger.saturated(self._plateau.peak)
+        drifted = self._trigger.fires(situation)
+        stalled = self._held_back.update(situation.batches, situation.largest, situation.newest)
+        if stalled and self._lowers:
+            self._trigger.saturated(self._held_back.peak)
         if situation.now_s - self._synced_s < self._rule.min_interval_s:
             return None
-        return self._trigger.fires(situation) or self._overdue(situation) or self._stall(stalled)
+        return drifted or self._overdue(situation) or self._stall(stalled)
 
     def synced(self, version: Version, reason: Reason, *, now_s: float, nbytes: int = 0) -> None:
         """Weights have moved: drift, age and stall begin anew."""
@@ -208,7 +232,7 @@ class APSDecider(Decider):
 
     def _start_over(self) -> None:
         self._behind_since_s = None
-        self._plateau.clear()
+        self._held_back.clear()
 
 
 def parse_bandwidth(value: float | str) -> float:

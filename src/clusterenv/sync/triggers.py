@@ -1,7 +1,7 @@
 """What makes APS fire: a fixed divergence, one that is steered towards an effective sample size, or a byte budget.
 
 Each of the three can be wrong in the same way: a bar that lies above the level where the divergence saturates is never
-reached. The guards in `aps` answer that for all of them; here no bar is ever driven there by a controller.
+reached. The guards in `aps` see that, and tell the trigger the level; then the bar comes down below it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from clusterenv.sync.rules import Reason
 if TYPE_CHECKING:
     from clusterenv.sync.rules import Situation
 
-# Below this nothing is known: rounding weights to bfloat16 alone moves a policy by about 1e-7 nats.
-FLOOR = 1e-6
+# Less than this is worth no sync, and holds no learner back: an effective sample size of 0.9998.
+WORTH = 1e-4
 
 # How fast the threshold follows the effective sample size: 0.02 too low shrinks it by a tenth with each batch.
 _ETA = 5.0
@@ -25,18 +25,29 @@ _HIGHEST_THRESHOLD = 1.0
 # would hold the threshold down for ever, because below it no other level is ever seen.
 _FADE = 1.02
 
-# A budget is not spent on less than this: an effective sample size of 0.9998.
-_WORTH = 1e-4
-
 
 class Trigger:
-    """Fires when the largest divergence of a worker exceeds a threshold."""
+    """Fires when the largest divergence of a worker exceeds a threshold.
+
+    The threshold stays below half of the level at which the divergence was last seen to saturate: above it nothing
+    would ever fire, and just below it the learner has long been held back when it does.
+    """
 
     def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
+        self._wanted = threshold
+        self._cap = math.inf
+        self._batches: int | None = None
+
+    @property
+    def threshold(self) -> float:
+        """The divergence above which weights move at present."""
+        return min(self._wanted, self._cap)
 
     def update(self, situation: Situation) -> None:
         """Time has passed, batches may have been taken."""
+        if self._batches is not None and situation.batches > self._batches:
+            self._batch_taken(situation)
+        self._batches = situation.batches
 
     def fires(self, situation: Situation) -> Reason | None:
         """The reason to move weights now, or None."""
@@ -44,6 +55,7 @@ class Trigger:
 
     def saturated(self, level: float) -> None:
         """The divergence has stopped growing at this level."""
+        self._cap = max(level / 2.0, _LOWEST_THRESHOLD)
 
     def may_stall(self) -> bool:
         """Whether there are means for a sync that the stall rule asks for."""
@@ -52,39 +64,29 @@ class Trigger:
     def synced(self, now_s: float, nbytes: int) -> None:
         """Weights have moved, for whatever reason."""
 
+    def _batch_taken(self, situation: Situation) -> None:
+        self._cap *= _FADE
+
 
 class ForESS(Trigger):
     """Steers the threshold so that the mean effective sample size settles at a target.
 
     With each batch, log(threshold) moves by a step in proportion to how far the sample size is from the target; while
-    nothing is known, as after a sync until the first measurement, it stays where it is. The threshold stays below half
-    of the level at which the divergence was last seen to saturate: a target that is never missed would otherwise drive
-    it up without end.
+    nothing is known, as after a sync until the first measurement, it stays where it is. It starts from where the
+    threshold is, not from where it was wanted: a target that is never missed would otherwise drive it up without end.
     """
 
     def __init__(self, target: float) -> None:
         # For small divergences the importance weights have a variance of about twice the divergence.
         super().__init__((1.0 / target - 1.0) / 2.0)
         self._target = target
-        self._cap = _HIGHEST_THRESHOLD
-        self._batches: int | None = None
 
-    def update(self, situation: Situation) -> None:
-        """One step of the controller with each batch."""
-        if self._batches is not None and situation.batches > self._batches:
-            ess = _mean_ess(situation)
-            step = 0.0 if ess is None else _ETA * (ess - self._target)
-            self._cap = min(self._cap * _FADE, _HIGHEST_THRESHOLD)
-            self._set(self.threshold * math.exp(step))
-        self._batches = situation.batches
-
-    def saturated(self, level: float) -> None:
-        """Stay below half of that level from now on."""
-        self._cap = level / 2.0
-        self._set(self.threshold)
-
-    def _set(self, threshold: float) -> None:
-        self.threshold = max(_LOWEST_THRESHOLD, min(threshold, self._cap))
+    def _batch_taken(self, situation: Situation) -> None:
+        """One step of the controller."""
+        ess = _mean_ess(situation)
+        step = 0.0 if ess is None else _ETA * (ess - self._target)
+        self._wanted = max(_LOWEST_THRESHOLD, min(self.threshold * math.exp(step), _HIGHEST_THRESHOLD))
+        super()._batch_taken(situation)
 
 
 class ForBytes(Trigger):
@@ -95,7 +97,7 @@ class ForBytes(Trigger):
     """
 
     def __init__(self, bytes_per_s: float) -> None:
-        super().__init__(_WORTH)
+        super().__init__(WORTH)
         self._rate = bytes_per_s
         self._tokens = 0.0
         self._cost = 0
@@ -109,6 +111,9 @@ class ForBytes(Trigger):
     def fires(self, situation: Situation) -> Reason | None:
         """Spend as soon as a sync can be paid and is worth anything."""
         return Reason.BUDGET if self._tokens >= self._cost and situation.largest > self.threshold else None
+
+    def saturated(self, level: float) -> None:
+        """What a sync is worth stays what it is."""
 
     def may_stall(self) -> bool:
         """A stalled learner may borrow one sync ahead, not more: over time the stall rule keeps to the budget too."""

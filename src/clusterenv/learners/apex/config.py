@@ -35,8 +35,6 @@ class ApeXConfig(QConfig):
 
     # A share of states. On CartPole this fetched a tenth of the bytes of on-change, and learned as fast.
     aps_threshold: ClassVar[float] = 0.3
-    # Nothing ties the network to the policy that acted: it does not stand still until workers have newer weights.
-    aps_stall_after: ClassVar[int | None] = None
 
     learning_rate: float = 5e-4
     """of the optimiser"""

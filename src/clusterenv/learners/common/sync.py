@@ -65,7 +65,7 @@ class SyncConfig:
             threshold: for APS, if the settings name neither a threshold nor anything that steers it.
             by_clock: whether the rule may look at the clock. A run that is to be repeated exactly must not; the limits
                 in versions and batches remain.
-            stall_after: for APS: the batches after which weights move because the policy drifts no further.
+            stall_after: for APS: the batches after which weights move because the learner is held back.
         """
         if self.rule != "aps":
             return parse_sync(f"every:{self.every}" if self.rule == "every" else self.rule)

@@ -19,7 +19,7 @@ class PPOConfig(ActorCriticConfig):
     """
 
     # The clip keeps the learner near the policy that acted: on CartPole, however many updates follow on old data, the
-    # divergence stops at 0.02 to 0.03 nats. A threshold above that would leave all syncs to the stall rule.
+    # divergence stops at 0.02 to 0.03 nats. A threshold above that would have to be lowered by the stall rule.
     aps_threshold: ClassVar[float] = 0.003
 
     publish_every: Literal["update", "gradient step"] = "update"

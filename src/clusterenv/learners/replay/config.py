@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.config import LearnerConfig, Mode, check
@@ -13,6 +13,9 @@ from clusterenv.learners.common.config import LearnerConfig, Mode, check
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(LearnerConfig):
     """What every learner with a memory asks beside the rest."""
+
+    # Nothing ties the network to the policy that acted: it does not stand still until workers have newer weights.
+    aps_stall_after: ClassVar[int | None] = None
 
     mode: Mode = "stream"
     """stream: nobody waits but for the rate of samples; lock step: workers wait while the learner learns"""
