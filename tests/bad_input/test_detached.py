@@ -227,6 +227,7 @@ def test_weights_whose_names_change(envs: ClusterEnv) -> None:
     with pytest.raises(WeightsError, match=r"'more' was not there .* detach\(\) and attach\(\)"):
         envs.publish()
     policy.more = False
+    policy.number = 1
     assert envs.publish() == (0, 1)
     is_usable(envs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -168,6 +169,29 @@ def test_versions_in_a_stream_only_grow(next_step: ClusterEnv) -> None:
                 break
             change(policy, 0.01)
             published = next_step.publish(policy).number
+
+
+@pytest.mark.parametrize("sync", ["aps:0.0", "aps:0.05", "on-change", "every:2"])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_frozen_weights_move_once_however_often_they_are_published(
+    next_step: ClusterEnv, sync: str, streaming: bool
+) -> None:
+    policy = agent()
+    with torch.no_grad():
+        policy.actor[-1].weight.mul_(20.0)  # peaked: rounding alone would show as drift
+    attached(next_step, policy, sync=sync)
+    steps = 0
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(next_step.stream(10, slots=2)) if streaming else None
+        while steps < 1_000:
+            batch = next_step.rollout(10) if stream is None else next(stream)
+            steps += batch.T
+            assert not batch.version.any()
+            assert not batch.lag.any()
+            assert next_step.publish(policy) == (batch.epoch, 0)
+    stats = next_step.stats()
+    assert stats["sync_reasons"] == {"first": len(next_step._engine.node.hosts)}
+    assert stats["publishes"] == 0
 
 
 @pytest.mark.parametrize("encoding", ["fp32", "bf16"])

@@ -268,7 +268,7 @@ def test_a_torch_agent_of_cleanrl(make: Make) -> None:
     batch = envs.rollout(16)
     assert batch.params.shape == (16, 4, 2)
     assert batch.value.shape == (16, 4)
-    envs.publish(agent)
+    assert envs.publish(agent) == (0, 0), "its weights have not changed"
 
 
 @pytest.mark.parametrize("runtime", ["onnx", "torch"])
@@ -321,6 +321,28 @@ def test_frozen_weights_move_once(make_local: Make, sync: str) -> None:
     assert stats["steps"] == 4000
     assert stats["syncs"] == 1
     assert stats["sync_reasons"] == {"first": 1}
+
+
+def test_weights_that_have_not_changed_are_no_new_version(make: Make) -> None:
+    policy = Echo()
+    envs = attached(make, policy=policy, encoding="fp32", sync="on-change")
+    for number in (0, 0, 1, 1, 1, 2):
+        policy.number = number
+        assert envs.publish(policy) == (0, number)
+        batch = envs.rollout(2)
+        assert (batch.action == number).all()
+        assert (batch.version == number).all()
+        assert (batch.lag == 0).all()
+    stats = envs.stats()
+    assert (stats["publishes"], stats["sync_reasons"]) == (2, {"first": 1, "change": 2})
+
+
+def test_always_moves_weights_that_have_not_changed(make_here: Make) -> None:
+    envs = attached(make_here, policy=Echo(), sync="always")
+    for _ in range(3):
+        envs.rollout(2)
+        assert envs.publish() == (0, 0)
+    assert envs.stats()["sync_reasons"] == {"first": 1, "always": 3}
 
 
 @pytest.mark.parametrize(("encoding", "size"), [("fp32", 4), ("bf16", 2)])

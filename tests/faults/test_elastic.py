@@ -248,7 +248,8 @@ def test_nodes_leave_and_others_join_while_a_stream_runs(hands: Hands, caplog: p
         back = next(result for result in stream if result.worker_lost.any())
         gone = set(back.slot[back.worker_lost].tolist())
         assert gone in ({0, 1}, {2, 3})
-        newest = envs.publish().number
+        newest = envs.publish(Agent(8)).number
+        assert newest == 1
         newer = (set(result.slot[result.version[0] >= newest].tolist()) for result in stream)
         assert next(slots for slots in newer if gone & slots), "the newcomer gets weights like everybody else"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from clusterenv.env.make import make_vec
 from clusterenv.learners import catalog
@@ -70,6 +71,8 @@ def test_what_a_source_does(inference: Any, kind: type[Any]) -> None:
         with source_for(envs, policy, config, epoch=2) as source:
             assert isinstance(source, kind)
             first = source.next()
+            with torch.no_grad():
+                next(policy.parameters()).add_(0.1)  # weights that have not changed are no new version
             source.publish(policy)
             while not (batch := source.next()).version.all():
                 pass

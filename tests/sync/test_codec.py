@@ -267,8 +267,21 @@ def test_encode_once_needs_no_base_where_there_is_no_delta() -> None:
     assert once.encode(first) is once.encode(None)
 
 
+def test_encode_once_knows_the_newest_weights_bit_for_bit() -> None:
+    weights = {"w": np.array([0.0, 1.0], np.float32), "steps": np.array(7)}
+    spec = WeightSpec.of(weights)
+    once = EncodeOnce(spec)
+    once.offer(V0, spec.flatten(weights))
+    assert once.same(spec.flatten({**weights}))
+    after_one = np.nextafter(np.float32(1.0), np.float32(2.0))
+    for numbers in ([-0.0, 1.0], [0.0, after_one]):
+        assert not once.same(spec.flatten({**weights, "w": np.array(numbers, np.float32)}))
+    assert not once.same(spec.flatten({**weights, "steps": np.array(8)}))
+
+
 def test_encode_once_without_weights_says_so() -> None:
-    once = EncodeOnce(WeightSpec.of(policy()))
-    for ask in (once.target, lambda: once.version):
+    spec = WeightSpec.of(policy())
+    once = EncodeOnce(spec)
+    for ask in (once.target, lambda: once.version, lambda: once.same(spec.flatten(policy()))):
         with pytest.raises(ConfigError, match="no weights have been offered yet"):
             ask()

@@ -1,8 +1,8 @@
 """A policy that acts on the workers: its versions, when weights move, and what is known about its drift.
 
-The life of a version: `publish` flattens the weights and gives them a number. The estimator compares the new policy
-with the one that each host holds, on observations that its workers sent. The host's rule decides. If it asks, the
-weights are encoded once per version and base, and put where the workers of the host find them.
+The life of a version: `publish` flattens the weights and, if they have changed, gives them a number. The estimator
+compares the new policy with the one that each host holds, on observations that its workers sent. The host's rule
+decides. If it asks, the weights are encoded once per version and base, and put where the workers of the host find them.
 """
 
 from __future__ import annotations
@@ -197,11 +197,13 @@ class Detached:
         )
 
     def publish(self, policy: Any) -> Version:
-        """A new version exists. Its weights move if the node's rule asks for them."""
+        """If the weights have changed, a new version exists. They move if the node's rule asks for them."""
         weights = self._weights_of(policy)
         self._spec.check(weights)
-        self._once.offer(self.newest.next(), self._spec.flatten(weights))
-        self.tally.publishes += 1
+        flat = self._spec.flatten(weights)
+        if not self._once.same(flat):  # else a worker would seem to lag behind the very weights that it acts with
+            self._once.offer(self.newest.next(), flat)
+            self.tally.publishes += 1
         self._measure()
         self._consider(request=False)
         return self.newest

@@ -181,11 +181,14 @@ class Detaching:
     def publish(self, policy: Any = None) -> Version:
         """Tell that the policy has new weights. They move to the workers when the rule of `attach` says so.
 
+        Weights that are those of the newest version, bit for bit, are no new version: nobody lags behind them, and they
+        do not move again.
+
         Args:
             policy: the policy, or another of the same kind; None for the attached object, whose weights have changed.
 
         Returns:
-            The version that these weights have from now on.
+            The version of these weights: a new one, or the newest again if they have not changed.
 
         Raises:
             WeightsError: a weight is not finite, or they are not those of the attached policy. Nothing was published.

@@ -179,6 +179,12 @@ class EncodeOnce:
         self._target = None
         self._newest = version, flat  # last: after an interrupt nothing is left that was made of another version
 
+    def same(self, flat: Flat) -> bool:
+        """Whether these are the newest weights, bit for bit."""
+        newest = self._offered()[1]
+        # As bits: 0.0 and -0.0 are equal numbers, and a policy may tell them apart.
+        return newest.tail == flat.tail and np.array_equal(newest.vector.view(np.uint32), flat.vector.view(np.uint32))
+
     def target(self) -> Decoded:
         """What receivers of the newest version hold; the base of their next delta."""
         version, flat = self._offered()

@@ -12,7 +12,7 @@ class Version(NamedTuple):
 
     Attributes:
         epoch: grows when a head starts anew, so that numbers of an earlier head never look newer.
-        number: grows by one with every publish.
+        number: grows by one with every publish of weights that have changed.
 
     Example:
         >>> Version(0, 7).next()
