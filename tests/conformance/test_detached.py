@@ -241,8 +241,11 @@ def test_aps_moves_weights_when_the_policy_has_drifted(next_step: ClusterEnv) ->
     assert next_step.stats()["syncs"] == nodes
     change(policy, 3.0)
     version = next_step.publish(policy)
-    assert np.unique(next_step.rollout(4).version).tolist() == [version.number]
+    batch = next_step.rollout(4)
+    assert np.unique(batch.version).tolist() == [version.number]
     stats = next_step.stats()
+    assert batch.divergence.max() == stats["divergence"]["max"] > 0.05, "as it was when weights had not moved yet"
+    assert max(largest for _, largest in stats["divergence"]["recent"]) == stats["divergence"]["max"]
     assert stats["syncs"] == 2 * nodes
     assert stats["sync_reasons"]["divergence"] == nodes
 

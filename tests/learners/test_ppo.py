@@ -114,6 +114,14 @@ def test_every_update_is_told_under_known_names() -> None:
     assert told.lag_max == 0
 
 
+def test_the_divergence_beside_a_sync_is_the_one_that_caused_it() -> None:
+    learner, notebook = run(config(sync=SyncConfig(threshold=1e-4)))
+    moved = [row for row in notebook.rows if row.get("sync/reason/divergence")]
+    assert moved
+    assert all(row["sync/divergence_max"] > 1e-4 for row in moved)
+    assert learner.summary().divergence_max == max(row["sync/divergence_max"] for row in notebook.rows)
+
+
 @pytest.mark.parametrize("cluster", ["inproc:16", "local:2", "tcp:nodes=2,workers=2"])
 def test_workers_are_those_of_all_hosts_that_have_environments(cluster: str) -> None:
     _, notebook = run(config(env_id="CartPole-v1", cluster=cluster, total_steps=128, runtime="onnx"))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clusterenv.env.tally import Tally
 from clusterenv.learners.common.tracking import WINDOW, Tracker, saved_share
 from clusterenv.metrics import keys
 
@@ -18,12 +19,11 @@ def batch(
     lag: Any = ((0, 0), (0, 0)),
     returns: Any = (),
     lengths: Any = (),
-    divergence: Any = (np.nan, np.nan),
     slots: Any = (),
 ) -> Any:
     lag = np.array(lag)
     episodes = SimpleNamespace(returns=np.array(returns, float), lengths=np.array(lengths), slots=np.array(slots))
-    return SimpleNamespace(steps=lag.size, lag=lag, divergence=np.array(divergence), episodes=episodes)
+    return SimpleNamespace(steps=lag.size, lag=lag, episodes=episodes)
 
 
 def stats(**changes: Any) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def test_the_first_interval_of_a_resumed_run_is_its_own() -> None:
 
 def test_every_name_is_known() -> None:
     tracker = Tracker(workers=2, full_bytes=1000)
-    tracker.take(batch(returns=[1.0], lengths=[2], divergence=[0.1, 0.3]), waited_s=0.0)
+    tracker.take(batch(returns=[1.0], lengths=[2]), waited_s=0.0)
     for name in tracker.metrics(stats(sync_reasons={"age": 1}, publishes=1, time_s={"idle": 1.0}), seconds=1.0):
         keys.find(name)
 
@@ -104,21 +104,37 @@ def test_of_several_tasks_each_has_a_mean_of_its_own_last_hundred() -> None:
     assert told == {name: tracker.task_returns[name] for name in ("low", "high")}
 
 
-def test_lag_and_divergence_are_those_of_the_last_batch_and_the_summary_has_all() -> None:
+def test_lag_is_that_of_the_last_batch_and_the_summary_has_all() -> None:
     tracker = Tracker(workers=2, full_bytes=1000)
-    tracker.take(batch(lag=[[9, 9], [9, 9]], divergence=[0.2, 0.4]), waited_s=0.0)
-    tracker.take(batch(lag=[[0, 1], [2, 5]], divergence=[np.nan, 0.1]), waited_s=0.0)
+    tracker.take(batch(lag=[[9, 9], [9, 9]]), waited_s=0.0)
+    tracker.take(batch(lag=[[0, 1], [2, 5]]), waited_s=0.0)
     values = tracker.metrics(stats(), seconds=1.0)
     assert [values[f"sync/policy_lag_{part}"] for part in ("min", "mean", "max")] == [0, 2, 5]
-    assert (values["sync/divergence_mean"], values["sync/divergence_max"]) == (0.1, 0.1)
     told = tracker.summary(
         stats(publishes=4, syncs=1, weight_bytes={"total": 400}), env_id="CartPole-v1", seed=3, seconds=4.0
     )
     assert (told.lag_mean, told.lag_max) == (5.5, 9)
-    assert told.divergence_mean == pytest.approx(0.2)
-    assert told.divergence_max == pytest.approx(0.4)
     assert (told.steps, told.steps_per_second) == (8, 2.0)
     assert (told.bytes, told.always_bytes, told.saved) == (400, 5000, 0.92), "the first version travels, too"
+
+
+def test_divergence_is_that_of_the_measurements_of_the_interval() -> None:
+    tracker, tally = Tracker(workers=2, full_bytes=1000), Tally()
+
+    def told(*measured: Any) -> tuple[float | None, float | None]:
+        for each in measured:
+            tally.measured(np.array(each), None)
+        values = tracker.metrics(stats(**{name: tally.summary()[name] for name in ("divergence", "measurements")}), 1.0)
+        return values.get("sync/divergence_mean"), values.get("sync/divergence_max")
+
+    assert told() == (None, None)
+    assert told([0.5, 0.5]) == (0.5, 0.5)
+    assert told([0.125, 0.375], [np.nan, 0.75]) == (0.5, 0.75)
+    assert told() == (None, None)
+    assert told(*[[0.25, 0.5]] * 100) == (0.375, 0.5), "more than are told one by one"
+    found = tracker.summary(tally.summary(), env_id="x", seed=1, seconds=1.0)
+    assert found.divergence_max == 0.75
+    assert found.divergence_mean == pytest.approx(tally.summary()["divergence"]["mean"])
 
 
 def test_always_means_to_every_host() -> None:
@@ -134,7 +150,7 @@ def test_what_is_kept_does_not_grow_with_the_run() -> None:
     tracker, sizes = Tracker(workers=1, full_bytes=1), []
     for _ in range(2):
         for _ in range(WINDOW):  # the last returns are kept: as many as there may be
-            tracker.take(batch(returns=[1.0], lengths=[2], divergence=[0.2, 0.4]), waited_s=0.1)
+            tracker.take(batch(returns=[1.0], lengths=[2]), waited_s=0.1)
         sizes.append(sum(len(kept) for kept in vars(tracker).values() if isinstance(kept, Sized)))
     assert sizes[0] == sizes[1]
 

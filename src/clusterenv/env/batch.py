@@ -60,7 +60,8 @@ class Batch:
         version: [T, N] int64, the number of the policy that acted.
         epoch: of these versions.
         lag: [T, N] int64, the head's newest number minus `version`, when the batch was handed over.
-        divergence: [N] float64, the last estimate for the worker of this slot.
+        divergence: [N] float64, how far the worker of this slot was from the newest policy when that was last measured:
+            at a publish, before weights moved because of it. NaN if it was never measured.
         slot: [N] int64.
         state: the recurrent state before the first step, each [N, ...].
         worker_lost: [N] bool: the worker of this slot was lost before this fragment, which begins afresh.
@@ -186,7 +187,7 @@ def assemble(
         observation_space: of one slot.
         epoch: of the versions.
         newest: the head's newest version number.
-        divergence: [workers], the last estimates.
+        divergence: [workers], the last measurements.
     """
     slots = np.concatenate([piece.slots for piece in pieces])
     ended = [(piece.columns.terminated | piece.columns.truncated).nonzero() for piece in pieces]

@@ -175,10 +175,10 @@ class Detached:
 
     @property
     def divergence(self) -> npt.NDArray[np.float64]:
-        """[workers], the last estimate of each."""
+        """[workers], the last measurement of each, from before weights moved because of it; NaN if there is none."""
         if len(self._copies) == 1:
-            return self._copies[0].drift.divergence
-        return np.concatenate([copy.drift.divergence for copy in self._copies])
+            return self._copies[0].drift.measured
+        return np.concatenate([copy.drift.measured for copy in self._copies])
 
     def fragment_spec(self, steps: int, buffers: int) -> FragmentSpec:
         """The memory that fragments of this policy take."""
@@ -278,7 +278,7 @@ class Detached:
             for copy in self._copies:
                 threshold = copy.decider.threshold
                 if copy.held is not None and copy.drift.update(self._once.target(), copy.held, threshold):
-                    self.tally.measured(copy.drift.divergence, copy.drift.ess)
+                    self.tally.measured(copy.drift.measured, copy.drift.ess)
 
     def _consider(self, *, request: bool) -> None:
         """Ask the rule of every host that is free to take weights."""

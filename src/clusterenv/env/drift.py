@@ -42,6 +42,12 @@ class Drift:
         numbers: in one observation.
         divergence: what is compared, see `APS`.
         name: of the policy, for errors.
+
+    Attributes:
+        divergence: [workers] for the rule: 0 where nothing is known, also when weights have just moved.
+        ess: [workers] the same of the effective sample size; None if nothing is known.
+        measured: [workers] what was measured last, for people: syncs leave it, so that it shows what they came from.
+            NaN of workers of which nothing was known.
     """
 
     def __init__(
@@ -55,7 +61,7 @@ class Drift:
         divergence: str = "auto",
         name: str = "the policy",
     ) -> None:
-        self.divergence = np.zeros(workers)
+        self.divergence, self.measured = np.zeros(workers), np.full(workers, np.nan)
         self.ess: npt.NDArray[np.float64] | None = None
         self._estimator = Estimator(
             workers, distribution, per_worker=rows_each(workers, numbers), divergence=divergence
@@ -114,7 +120,10 @@ class Drift:
         self.divergence, self.ess = measured.divergence, measured.ess
         self._distance.learn(float(measured.divergence.max()), squared)
         self._publishes = 0
-        return bool(measured.rows.any())
+        if not measured.rows.any():
+            return False
+        self.measured = np.where(measured.rows > 0, measured.divergence, np.nan)
+        return True
 
     def rebase(self, held: Decoded) -> None:
         """The workers hold these weights now: no drift, and from here on it is measured from them."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # The upper ends of the histograms' bins; one more bin takes what is above.
 LAG_BINS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 DIVERGENCE_BINS = (0.0, 1e-4, 1e-3, 3e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+# How many of the last measurements are told one by one: more than one row of metrics is about.
+_RECENT = 64
 
 
 class Histogram:
@@ -65,6 +67,7 @@ class Tally:
         self.sync_reasons: collections.Counter[str] = collections.Counter()
         self.weight_bytes: collections.Counter[str] = collections.Counter()
         self._lag, self._divergence = Histogram(LAG_BINS), Histogram(DIVERGENCE_BINS)
+        self._recent: collections.deque[tuple[float, float]] = collections.deque(maxlen=_RECENT)
         self._ess_sum, self._ess_count, self._ess_least = 0.0, 0, 1.0
         self._time_s = dict.fromkeys(("env", "policy", "idle", "wait", "encode", "estimate"), 0.0)
 
@@ -90,9 +93,12 @@ class Tally:
         self._lag.add(batch.lag)
 
     def measured(self, divergence: npt.NDArray[np.float64], ess: npt.NDArray[np.float64] | None) -> None:
-        """The divergence of every worker has been measured, and the effective sample size."""
+        """The divergence of a host's workers has been measured, and the effective sample size; NaN is not known."""
         self.measurements += 1
-        self._divergence.add(divergence)
+        found = divergence[~np.isnan(divergence)]
+        self._divergence.add(found)
+        if found.size:
+            self._recent.append((float(found.mean()), float(found.max())))
         known = [] if ess is None else ess[~np.isnan(ess)].tolist()
         self._ess_sum += sum(known)
         self._ess_count += len(known)
@@ -114,7 +120,7 @@ class Tally:
             "sync_reasons": dict(self.sync_reasons),
             "weight_bytes": {**self.weight_bytes, "total": sum(self.weight_bytes.values())},
             "lag": self._lag.summary(),
-            "divergence": self._divergence.summary(),
+            "divergence": {**self._divergence.summary(), "recent": [list(each) for each in self._recent]},
             "ess": {"mean": self._ess_sum / self._ess_count if self._ess_count else 1.0, "min": self._ess_least},
             "measurements": self.measurements,
             "time_s": dict(self._time_s),

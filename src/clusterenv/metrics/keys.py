@@ -113,7 +113,10 @@ POLICY_LAG_MIN = Metric(
 POLICY_LAG_MEAN = Metric("sync/policy_lag_mean", "versions", "Mean gap over the transitions of the last batch.")
 POLICY_LAG_MAX = Metric("sync/policy_lag_max", "versions", "Largest gap over the transitions of the last batch.")
 DIVERGENCE_MEAN = Metric(
-    "sync/divergence_mean", "nats", "Mean over slots of the divergence of the workers' policies from the newest one."
+    "sync/divergence_mean",
+    "nats",
+    "How far the workers' policies were from the newest one: mean over workers and over the measurements of the "
+    "interval, each at a publish and before weights moved because of it; missing if there were none.",
 )
 DIVERGENCE_MAX = Metric("sync/divergence_max", "nats", "The same, for the worker that is furthest away.")
 SYNC_COUNT = Metric("sync/count", "syncs", "How often weights moved to a node and its workers in the interval.")

@@ -46,7 +46,8 @@ class Summary:
         always_bytes: what sending all weights to every host at every version would have moved.
         lag_mean: versions between the newest policy and the one that acted, over all transitions.
         lag_max: the largest of these.
-        divergence_mean: over all batches, of the workers' policies from the newest one.
+        divergence_mean: of the workers' policies from the newest one, over all measurements, each at a publish and
+            before weights moved because of it; NaN if there were none.
         divergence_max: the largest of these.
         restarts: workers that were lost and started afresh.
         interrupted: whether it was stopped from outside.
@@ -113,7 +114,6 @@ class Tracker:
     def __post_init__(self) -> None:
         self.by_task: list[deque[float]] = [deque(maxlen=WINDOW) for _ in self.tasks]
         self._lag_sum, self._lag_max, self._seen = 0.0, 0, 0
-        self._divergence_sum, self._divergence_max, self._divergence_count = 0.0, math.nan, 0
         self._batch_values: dict[str, float] = {}
         self._before: Mapping[str, Any] = {}
         self._steps_before, self._seconds_before, self._waited_s = self.steps, 0.0, 0.0
@@ -155,13 +155,6 @@ class Tracker:
             keys.POLICY_LAG_MEAN.name: float(batch.lag.mean()),
             keys.POLICY_LAG_MAX.name: float(batch.lag.max()),
         }
-        known = batch.divergence[np.isfinite(batch.divergence)]
-        if known.size:
-            mean, largest = float(known.mean()), float(known.max())
-            self._divergence_sum += mean
-            self._divergence_max = largest if self._divergence_count == 0 else max(self._divergence_max, largest)
-            self._divergence_count += 1
-            self._batch_values |= {keys.DIVERGENCE_MEAN.name: mean, keys.DIVERGENCE_MAX.name: largest}
 
     def metrics(self, stats: Mapping[str, Any], seconds: float) -> dict[str, float]:
         """The metrics of the interval since the last call, from the counters of `ClusterEnv.stats()`."""
@@ -179,6 +172,7 @@ class Tracker:
             keys.WORKERS_READY.name: stats.get("workers_ready", self.workers),
             keys.RESTARTS.name: stats.get("restarts", 0),
             **self._reasons(stats),
+            **self._divergence(stats),
             **_inference(stats.get("inference")),
         }
         if self.returns:
@@ -216,8 +210,8 @@ class Tracker:
             always_bytes=self.always_bytes(stats),
             lag_mean=self._lag_sum / self._seen if self._seen else math.nan,
             lag_max=self._lag_max,
-            divergence_mean=self._divergence_sum / self._divergence_count if self._divergence_count else math.nan,
-            divergence_max=self._divergence_max,
+            divergence_mean=stats["divergence"]["mean"] if stats.get("measurements") else math.nan,
+            divergence_max=stats["divergence"]["max"] if stats.get("measurements") else math.nan,
             restarts=int(stats.get("restarts", 0)),
             task_returns=self.task_returns,
             resumed_at=self.resumed_at,
@@ -230,6 +224,15 @@ class Tracker:
         before = self._before.get("sync_reasons", {})
         counts = stats.get("sync_reasons", {})
         return {f"{keys.REASON_PREFIX}{reason}": count - before.get(reason, 0) for reason, count in counts.items()}
+
+    def _divergence(self, stats: Mapping[str, Any]) -> dict[str, float]:
+        """Of the measurements since the last call; they were made before weights moved because of them."""
+        recent = stats.get("divergence", {}).get("recent", ())
+        new = list(recent)[-int(self._since(stats, "measurements")) :] if self._since(stats, "measurements") else []
+        if not new:
+            return {}
+        mean = float(np.mean([each for each, _ in new]))
+        return {keys.DIVERGENCE_MEAN.name: mean, keys.DIVERGENCE_MAX.name: max(largest for _, largest in new)}
 
     def _idle_s(self, stats: Mapping[str, Any]) -> float:
         """The time for which all workers together had nothing to play, as told since the last call."""
