@@ -168,6 +168,7 @@ def metrics_of(page: str) -> set[str]:
 def test_a_learners_page_explains_what_it_writes(name: str) -> None:
     """Every metric of a run, and none that it does not write."""
     from clusterenv.learners import catalog
+    from clusterenv.learners.common.sync import SyncConfig
     from clusterenv.learners.replay.config import ReplayConfig
 
     written: set[str] = set()
@@ -184,6 +185,8 @@ def test_a_learners_page_explains_what_it_writes(name: str) -> None:
             record_every=1,
             runtime="torch",
             mode="lock step",
+            sync=SyncConfig(rule="on-change"),  # so that a version that is published is applied
+            measure_drift=True,
             **some,
         )
         for update in entry.learner()(config).updates():
@@ -215,3 +218,4 @@ def test_the_page_of_inference_on_the_head_explains_what_it_writes() -> None:
     own = {name for name in written if name.startswith("inference/")}
     assert metrics_of("docs/learners/seed.md") == own
     assert "cluster/worker_wait_fraction" not in written
+    assert not {name for name in written if name.startswith(("cluster/step_", "cluster/strag", "sync/publish_to_"))}

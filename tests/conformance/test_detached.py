@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -178,7 +179,7 @@ def test_frozen_weights_move_once_however_often_they_are_published(
 ) -> None:
     policy = agent()
     with torch.no_grad():
-        policy.actor[-1].weight.mul_(20.0)  # peaked: rounding alone would show as drift
+        list(policy.actor.parameters())[-2].mul_(20.0)  # peaked: rounding alone would show as drift
     attached(next_step, policy, sync=sync)
     steps = 0
     with contextlib.ExitStack() as stack:
@@ -215,6 +216,35 @@ def test_bytes_are_those_of_the_syncs(next_step: ClusterEnv, encoding: str) -> N
         assert stats["syncs"] == count * nodes
         assert stats["weight_bytes"]["total"] == count * nodes * size
     assert stats["steps"] == 5 * 2 * NUM_ENVS
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_times_and_bytes_are_those_of_what_happened(next_step: ClusterEnv, cluster: Any, streaming: bool) -> None:
+    policy = agent()
+    attached(next_step, policy)
+    before, began = next_step.network_bytes, time.monotonic()
+    nbytes = 0
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(next_step.stream(10)) if streaming else None
+        batch = next_step.rollout(10) if stream is None else next(stream)
+        assert next_step.stats()["publish_to_apply_s"] == {}, "nothing was published"
+        change(policy)
+        published = time.monotonic()
+        number = next_step.publish(policy).number
+        while batch.version.max() < number:
+            batch = next_step.rollout(10) if stream is None else next(stream)
+            nbytes += batch.obs.nbytes + batch.reward.nbytes
+        passed = time.monotonic() - published
+    stats, elapsed = next_step.stats(), time.monotonic() - began
+    assert 0.0 < stats["publish_to_apply_s"]["p50"] == stats["publish_to_apply_s"]["p99"] <= passed
+    assert 0.0 < stats["step_s"]["p50"] <= stats["step_s"]["p99"] <= elapsed / 10
+    assert stats["straggler_ratio"] >= 1.0
+    moved = {way: stats["network_bytes"][way] - before[way] for way in ("received", "sent")}
+    if cluster in ("inproc", "local:2"):
+        assert moved == {"received": 0, "sent": 0}
+    else:
+        assert moved["received"] > nbytes
+        assert moved["sent"] > stats["weight_bytes"]["total"]
 
 
 @pytest.mark.parametrize(("sync", "expected"), [("every:3", [0, 0, 0, 3, 3, 3, 6]), ("never", [0] * 7)])

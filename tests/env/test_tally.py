@@ -80,14 +80,54 @@ def test_workers_without_a_sample_have_no_part_in_the_effective_sample_size() ->
 
 def test_times_add_up_also_when_something_raises() -> None:
     tally = Tally()
-    tally.fragment(Fragment(0, env_s=0.5, policy_s=0.25, idle_s=0.125))
-    tally.fragment(Fragment(0, env_s=0.5, policy_s=0.25, idle_s=0.125))
+    tally.fragment(0, Fragment(0, env_s=0.5, policy_s=0.25, idle_s=0.125))
+    tally.fragment(0, Fragment(0, env_s=0.5, policy_s=0.25, idle_s=0.125))
     with pytest.raises(ZeroDivisionError), tally.time("encode"):
         raise ZeroDivisionError
     found = tally.summary()["time_s"]
     assert (found["env"], found["policy"], found["idle"]) == (1.0, 0.5, 0.25)
     assert found["encode"] > 0.0
     assert found["wait"] == found["estimate"] == 0.0
+
+
+def test_a_version_is_applied_with_the_first_fragment_of_it_or_a_newer_one() -> None:
+    tally = Tally()
+    assert tally.summary()["publish_to_apply_s"] == {}
+    tally.published(1, 10.0)
+    tally.published(2, 11.0)
+    tally.published(3, 13.0)
+    tally.applied(0, 14.0)
+    assert tally.summary()["publish_to_apply_s"] == {}, "an old one says nothing"
+    tally.applied(2, 14.0)  # 4 s and 3 s: whoever acts with 2 will not act with 1 any more
+    tally.applied(2, 99.0)  # it is the first that counts
+    assert tally.summary()["publish_to_apply_s"]["p50"] == 3.5
+    tally.applied(3, 14.0)
+    assert tally.summary()["publish_to_apply_s"]["p50"] == 3.0
+    assert tally.summary()["publish_to_apply_s"]["p99"] == pytest.approx(3.98)
+    assert tally.publishes == 3
+
+
+def test_versions_that_nobody_ever_acts_with_take_no_more_memory() -> None:
+    tally = Tally()
+    for number in range(10_000):
+        tally.published(number, float(number))
+    tally.applied(10_000, 10_000.0)
+    assert tally.summary()["publish_to_apply_s"]["p50"] == pytest.approx(500.5), "those of the newest thousand"
+
+
+def test_step_times_are_means_of_fragments_and_stragglers_are_seen() -> None:
+    tally = Tally()
+    assert tally.straggler_ratio([0, 1, 2]) is None
+    tally.fragment(0, Fragment(0, steps=0))
+    assert tally.summary()["step_s"] == {}
+    for worker, env_s in enumerate((9.0, 0.75, 1.75, 3.75)):
+        tally.fragment(worker, Fragment(0, steps=4, env_s=env_s, policy_s=0.25))
+    tally.fragment(0, Fragment(0, steps=2, env_s=0.25, policy_s=0.25))  # the last of each worker: 1/4, 1/4, 1/2 and 1 s
+    assert tally.straggler_ratio(range(3)) == 2.0
+    assert tally.straggler_ratio([0, 1]) == 1.0
+    assert tally.straggler_ratio(range(9)) == pytest.approx(1.0 / 0.375)
+    assert tally.summary()["step_s"]["p50"] == 0.5, "of five fragments"
+    assert tally.summary()["step_s"]["p99"] == pytest.approx(1.0 + 0.96 * (2.3125 - 1.0))
 
 
 def test_the_summary_is_plain_data() -> None:

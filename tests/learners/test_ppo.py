@@ -83,10 +83,8 @@ def test_normalised_observations_are_learned_and_published() -> None:
 
 def losses(notebook: Notebook) -> list[dict[str, float]]:
     """What does not depend on the clock."""
-    return [
-        {name: value for name, value in row.items() if not name.startswith("cluster/") and name != "charts/SPS"}
-        for row in notebook.rows
-    ]
+    timed = ("cluster/", "charts/SPS", "sync/publish_to_apply_ms")
+    return [{name: value for name, value in row.items() if not name.startswith(timed)} for row in notebook.rows]
 
 
 @pytest.mark.parametrize("sync", [SyncConfig(rule="on-change"), SyncConfig(threshold=1e-4)])

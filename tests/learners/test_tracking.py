@@ -137,6 +137,34 @@ def test_divergence_is_that_of_the_measurements_of_the_interval() -> None:
     assert found.divergence_mean == pytest.approx(tally.summary()["divergence"]["mean"])
 
 
+def test_percentiles_are_told_in_milliseconds_and_only_if_they_are_known() -> None:
+    tracker = Tracker(workers=1, full_bytes=1)
+    unknown = tracker.metrics(stats(publish_to_apply_s={}, step_s={}, straggler_ratio=None), seconds=1.0)
+    names = (
+        "sync/publish_to_apply_ms_p50",
+        "sync/publish_to_apply_ms_p99",
+        "cluster/step_ms_p50",
+        "cluster/step_ms_p99",
+    )
+    assert not {*names, "cluster/straggler_ratio"} & unknown.keys()
+    seen = {
+        "publish_to_apply_s": {"p50": 0.5, "p99": 2.0},
+        "step_s": {"p50": 0.25, "p99": 0.75},
+        "straggler_ratio": 1.5,
+    }
+    values = tracker.metrics(stats(**seen), seconds=2.0)
+    assert [values[name] for name in names] == [500, 2000, 250, 750]
+    assert values["cluster/straggler_ratio"] == 1.5
+
+
+def test_bytes_of_the_network_are_those_of_the_interval() -> None:
+    tracker = Tracker(workers=1, full_bytes=1)
+    first = tracker.metrics(stats(network_bytes={"received": 9000, "sent": 8000}), seconds=1.0)
+    assert "cluster/bytes_in" not in first, "the start of the cluster is among them"
+    second = tracker.metrics(stats(network_bytes={"received": 9500, "sent": 8100}), seconds=3.0)
+    assert (second["cluster/bytes_in"], second["cluster/bytes_out"]) == (250, 50)
+
+
 def test_always_means_to_every_host() -> None:
     tracker = Tracker(workers=4, full_bytes=1000)
     seen = stats(publishes=4, syncs=6, hosts=2, weight_bytes={"total": 4000})

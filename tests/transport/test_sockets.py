@@ -100,6 +100,24 @@ def test_who_has_the_keys_gets_in(hub: Hub, keys: RunKeys) -> None:
         assert arrive(hub)[1] == [b"h", big, b""]
 
 
+def test_the_bytes_of_messages_are_counted(hub: Hub, keys: RunKeys) -> None:
+    with linked(keys.node, hub.port) as link:
+        assert next_event(link) == "up"
+        here = there = 0
+        for frames in ([b"small", b"rows"], [b"large", bytes(2 * JOIN_BELOW)]):
+            size = sum(map(len, join(frames)))
+            assert link.send(frames)
+            peer, _ = arrive(hub)
+            here += size
+            assert (hub.received_bytes, hub.sent_bytes) == (here, there)
+            assert hub.send(peer, frames)
+            there += size
+            assert (hub.received_bytes, hub.sent_bytes) == (here, there)
+        assert here > 2 * JOIN_BELOW
+        assert not hub.send(b"nobody", [b"lost"])
+        assert hub.sent_bytes == there, "what could not be sent is not counted"
+
+
 def test_nobody_sends_and_nobody_waits_for_long(hub: Hub, keys: RunKeys) -> None:
     began = time.monotonic()
     assert hub.receive(0.0) is None

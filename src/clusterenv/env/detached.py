@@ -198,12 +198,13 @@ class Detached:
 
     def publish(self, policy: Any) -> Version:
         """If the weights have changed, a new version exists. They move if the node's rule asks for them."""
+        began_s = time.monotonic()
         weights = self._weights_of(policy)
         self._spec.check(weights)
         flat = self._spec.flatten(weights)
         if not self._once.same(flat):  # else a worker would seem to lag behind the very weights that it acts with
             self._once.offer(self.newest.next(), flat)
-            self.tally.publishes += 1
+            self.tally.published(self.newest.number, began_s)
         self._measure()
         self._consider(request=False)
         return self.newest
@@ -230,7 +231,8 @@ class Detached:
 
     def arrived(self, piece: Piece, fragment: Fragment) -> None:
         """A fragment has come back: it tells about the worker's observations and actions."""
-        self.tally.fragment(fragment)
+        self.tally.fragment(piece.worker, fragment)
+        self.tally.applied(int(piece.columns.version[-1, 0]), time.monotonic())
         if self._measures:
             copy = self._copy_of[piece.worker]
             copy.drift.observe(piece.worker - copy.workers.start, piece.columns, self.newest.epoch, piece.slots)
@@ -252,6 +254,8 @@ class Detached:
             "hosts": len(self.engine.node.hosts),
             "workers_ready": self.engine.workers_ready,
             "restarts": self.players.restarts,
+            "straggler_ratio": self.tally.straggler_ratio(filter(self.engine.node.alive, self.players.everybody)),
+            "network_bytes": self.engine.node.network_bytes._asdict(),
         }
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -22,6 +22,8 @@ LAG_BINS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 DIVERGENCE_BINS = (0.0, 1e-4, 1e-3, 3e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 # How many of the last measurements are told one by one: more than one row of metrics is about.
 _RECENT = 64
+# How many values percentiles are made of, and how many versions may wait for somebody to act with them.
+_KEPT = 1_000
 
 
 class Histogram:
@@ -59,6 +61,34 @@ class Histogram:
         }
 
 
+class Latest:
+    """The last thousand values of something, for its percentiles.
+
+    Example:
+        >>> times = Latest()
+        >>> times.summary()
+        {}
+        >>> for value in (1.0, 2.0, 3.0):
+        ...     times.add(value)
+        >>> times.summary()
+        {'p50': 2.0, 'p99': 2.98}
+    """
+
+    def __init__(self) -> None:
+        self._values: collections.deque[float] = collections.deque(maxlen=_KEPT)
+
+    def add(self, value: float) -> None:
+        """One more; the oldest may go for it."""
+        self._values.append(value)
+
+    def summary(self) -> dict[str, float]:
+        """The median, and what one in a hundred exceeds; nothing before there is a value."""
+        if not self._values:
+            return {}
+        p50, p99 = np.percentile(self._values, [50, 99])
+        return {"p50": float(p50), "p99": float(p99)}
+
+
 class Tally:
     """Counters since `attach`."""
 
@@ -69,6 +99,10 @@ class Tally:
         self._lag, self._divergence = Histogram(LAG_BINS), Histogram(DIVERGENCE_BINS)
         self._recent: collections.deque[tuple[float, float]] = collections.deque(maxlen=_RECENT)
         self._ess_sum, self._ess_count, self._ess_least = 0.0, 0, 1.0
+        self._step_s, self._apply_s = Latest(), Latest()
+        self._step_s_of: dict[int, float] = {}  # the last of each worker
+        # Versions that nobody has acted with, as far as is known, and since when. Bounded: with `never` nobody will.
+        self._unapplied: collections.deque[tuple[int, float]] = collections.deque(maxlen=_KEPT)
         self._time_s = dict.fromkeys(("env", "policy", "idle", "wait", "encode", "estimate"), 0.0)
 
     @contextlib.contextmanager
@@ -80,8 +114,27 @@ class Tally:
         finally:
             self._time_s[what] += time.perf_counter() - began
 
-    def fragment(self, fragment: Fragment) -> None:
-        """A fragment has arrived."""
+    def published(self, number: int, now_s: float) -> None:
+        """A new version exists since `now_s`."""
+        self.publishes += 1
+        self._unapplied.append((number, now_s))
+
+    def applied(self, number: int, now_s: float) -> None:
+        """Somebody has acted with this version, and therefore with none of those before it any more."""
+        while self._unapplied and self._unapplied[0][0] <= number:
+            self._apply_s.add(now_s - self._unapplied.popleft()[1])
+
+    def straggler_ratio(self, workers: Iterable[int]) -> float | None:
+        """The step of the slowest of these workers over that of the one in the middle, by the last fragment of each."""
+        known = [self._step_s_of[worker] for worker in workers if worker in self._step_s_of]
+        middle = float(np.median(known)) if known else 0.0
+        return max(known) / middle if middle else None
+
+    def fragment(self, worker: int, fragment: Fragment) -> None:
+        """A fragment of this worker has arrived."""
+        if fragment.steps:
+            self._step_s_of[worker] = (fragment.env_s + fragment.policy_s) / fragment.steps
+            self._step_s.add(self._step_s_of[worker])
         self._time_s["env"] += fragment.env_s
         self._time_s["policy"] += fragment.policy_s
         self._time_s["idle"] += fragment.idle_s
@@ -123,5 +176,7 @@ class Tally:
             "divergence": {**self._divergence.summary(), "recent": [list(each) for each in self._recent]},
             "ess": {"mean": self._ess_sum / self._ess_count if self._ess_count else 1.0, "min": self._ess_least},
             "measurements": self.measurements,
+            "publish_to_apply_s": self._apply_s.summary(),
+            "step_s": self._step_s.summary(),
             "time_s": dict(self._time_s),
         }

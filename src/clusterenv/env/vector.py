@@ -398,6 +398,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
         return self._engine.workers_ready
 
     @property
+    def network_bytes(self) -> dict[str, int]:
+        """Bytes of messages so far, "received" from nodes on other hosts and "sent" to them. Any thread may ask."""
+        return self._engine.node.network_bytes._asdict()
+
+    @property
     def restarts(self) -> int:
         """How many workers were lost and started afresh. Any thread may ask."""
         return self._engine.recovery.restarts

@@ -130,6 +130,13 @@ SYNC_SAVED = Metric(
     "0-1",
     "Share of bytes saved since the run began or was resumed, against sending all weights at every version.",
 )
+PUBLISH_TO_APPLY_P50 = Metric(
+    "sync/publish_to_apply_ms_p50",
+    "ms",
+    "From publish() to the arrival of the first fragment that was played, at least at its end, with that version or a "
+    "newer one: the median of the last 1,000 versions for which one has arrived; with the policy on workers.",
+)
+PUBLISH_TO_APPLY_P99 = Metric("sync/publish_to_apply_ms_p99", "ms", "The same: one version in a hundred takes longer.")
 
 RESTARTS = Metric(
     "cluster/restarts", "workers", "Workers that were lost and started afresh since the run began or was resumed."
@@ -140,6 +147,24 @@ LEARNER_WAIT = Metric("cluster/learner_wait_fraction", "0-1", "Share of the inte
 WORKER_WAIT = Metric(
     "cluster/worker_wait_fraction", "0-1", "Share of the workers' time in which they waited for the learner."
 )
+STEP_P50 = Metric(
+    "cluster/step_ms_p50",
+    "ms",
+    "A step of all environments of a worker, with its policy: the median of the last 1,000 fragments, of each the mean "
+    "of its steps; with the policy on workers.",
+)
+STEP_P99 = Metric("cluster/step_ms_p99", "ms", "The same: one fragment in a hundred has slower steps.")
+STRAGGLER_RATIO = Metric(
+    "cluster/straggler_ratio",
+    ">= 1",
+    "Step time of the slowest worker over that of the one in the middle, by the last fragment of each that is alive.",
+)
+BYTES_IN = Metric(
+    "cluster/bytes_in",
+    "bytes/s",
+    "Messages from nodes on other hosts over the interval, without what sockets and encryption add; 0 on one host.",
+)
+BYTES_OUT = Metric("cluster/bytes_out", "bytes/s", "The same, to nodes on other hosts: actions, orders and weights.")
 
 INFERENCE_BATCH = Metric("inference/batch_size", "rows", "Mean size of the inference batches of the interval.")
 INFERENCE_FULL = Metric("inference/full_fraction", "0-1", "Share of the interval's inference batches that were full.")

@@ -47,6 +47,13 @@ class Loss(NamedTuple):
     fault: Fault = Fault.CRASH
 
 
+class NetworkBytes(NamedTuple):
+    """Bytes of messages between head and nodes, without what sockets and encryption add."""
+
+    received: int = 0
+    sent: int = 0
+
+
 class Waiting:
     """What the waits of nodes have in common."""
 
@@ -92,6 +99,10 @@ class Node(Protocol):
     @property
     def come_back_s(self) -> float | None:
         """How long lost nodes are waited for."""
+
+    @property
+    def network_bytes(self) -> NetworkBytes:
+        """What has gone over the network so far: nothing where all is on one host."""
 
     def start(self, limit_s: float | None) -> list[BlockDescription]:
         """Build every block and say what it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterenv.node.base import Waiting
+from clusterenv.node.base import NetworkBytes, Waiting
 from clusterenv.transport.weights import WeightBuffer
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ class Here(Waiting):
     def come_back_s(self) -> float | None:
         """A replacement on this host is there within seconds, or never."""
         return _COME_BACK_S
+
+    @property
+    def network_bytes(self) -> NetworkBytes:
+        """Memory is shared, and sockets between processes are no network."""
+        return NetworkBytes()
 
     @property
     def hosts(self) -> list[range]:

@@ -19,6 +19,7 @@ from clusterenv.errors import ConfigError, LaunchError, ProtocolError, WorkersMi
 from clusterenv.launchers.base import NodeJob
 from clusterenv.launchers.choose import launcher_for
 from clusterenv.launchers.tail import shown
+from clusterenv.node.base import NetworkBytes
 from clusterenv.node.host import Host
 from clusterenv.node.starting import check_descriptors
 from clusterenv.transport.addresses import LOOPBACK, interface_addresses, own_addresses
@@ -85,6 +86,11 @@ class Joining:
     def members(self) -> list[Host]:
         """The nodes that are welcome."""
         return [host for host in self._hosts.values() if not host.lost]
+
+    @property
+    def network_bytes(self) -> NetworkBytes:
+        """Of all messages so far."""
+        return NetworkBytes() if self._hub is None else NetworkBytes(self._hub.received_bytes, self._hub.sent_bytes)
 
     def gather(self, num_envs: int) -> tuple[list[Host], list[range]]:
         """Start the nodes, wait until all are there, and give each its slots."""

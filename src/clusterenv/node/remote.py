@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterenv.cluster.restart import Fault
 from clusterenv.errors import LaunchError, ProtocolError
-from clusterenv.node.base import Loss, Waiting
+from clusterenv.node.base import Loss, NetworkBytes, Waiting
 from clusterenv.node.building import ask_to_bind, ask_to_build
 from clusterenv.node.crew import Crew
 from clusterenv.node.joining import AT_ONCE, Joining
@@ -93,6 +93,11 @@ class RemoteNode(Waiting):
     def heads(self) -> str:
         """The addresses that nodes were told to join at."""
         return self._joining.heads
+
+    @property
+    def network_bytes(self) -> NetworkBytes:
+        """What the head's socket has taken and sent."""
+        return self._joining.network_bytes
 
     # Start.
 

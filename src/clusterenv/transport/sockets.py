@@ -111,6 +111,10 @@ def _receive(sock: zmq.Socket[bytes]) -> list[Any] | None:
     return [frame.buffer for frame in frames]
 
 
+def _size(pieces: Frames) -> int:
+    return sum(memoryview(piece).nbytes for piece in pieces)
+
+
 class Hub:
     """The head's socket: nodes connect here.
 
@@ -119,9 +123,14 @@ class Hub:
         host: the address to listen on.
         port: 0 for any that is free.
         secure: whether nodes have to prove themselves with the keys, and all is encrypted.
+
+    Attributes:
+        received_bytes: of all messages that were taken so far, without what ZeroMQ and the encryption add.
+        sent_bytes: the same, of those that were sent.
     """
 
     def __init__(self, keys: RunKeys, host: str, port: int = 0, *, secure: bool = True) -> None:
+        self.received_bytes = self.sent_bytes = 0
         self._context = zmq.Context()
         self._guard = zmq.auth.thread.ThreadAuthenticator(self._context) if secure else None
         self._socket = sock = self._context.socket(zmq.ROUTER)
@@ -146,7 +155,11 @@ class Hub:
 
     def send(self, peer: bytes, frames: Frames) -> bool:
         """Send to a node; False if its connection is gone or it takes nothing any more."""
-        return _send(self._socket, (peer, *join(frames)))
+        pieces = join(frames)
+        if not _send(self._socket, (peer, *pieces)):
+            return False
+        self.sent_bytes += _size(pieces)
+        return True
 
     def receive(self, limit_s: float) -> tuple[bytes, list[Any]] | None:
         """(peer, pieces) of the next message, or None if none comes in time; `wire.frames.split` makes them frames."""
@@ -154,7 +167,10 @@ class Hub:
             return None
         # As one message: after Ctrl-C between two pieces, what is left of it comes next, and takes no other with it.
         message = _receive(self._socket)
-        return None if message is None else (bytes(message[0]), message[1:])
+        if message is None:
+            return None
+        self.received_bytes += _size(message[1:])
+        return bytes(message[0]), message[1:]
 
     def close(self) -> None:
         """Close everything at once."""

@@ -169,6 +169,7 @@ class Inference:
             "threshold": None,
             "workers_ready": self._envs.workers_ready,
             "restarts": self._envs.restarts,
+            "network_bytes": self._envs.network_bytes,
             "inference": self._meter.take()._asdict(),
         }
 

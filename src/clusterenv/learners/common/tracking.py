@@ -173,8 +173,12 @@ class Tracker:
             keys.RESTARTS.name: stats.get("restarts", 0),
             **self._reasons(stats),
             **self._divergence(stats),
+            **_milliseconds(stats.get("publish_to_apply_s"), keys.PUBLISH_TO_APPLY_P50, keys.PUBLISH_TO_APPLY_P99),
+            **_milliseconds(stats.get("step_s"), keys.STEP_P50, keys.STEP_P99),
             **_inference(stats.get("inference")),
         }
+        if stats.get("straggler_ratio") is not None:
+            values[keys.STRAGGLER_RATIO.name] = stats["straggler_ratio"]
         if self.returns:
             values |= {keys.EPISODIC_RETURN.name: self.mean_return}
             values |= {keys.EPISODIC_LENGTH.name: float(np.mean(self.lengths))}
@@ -182,6 +186,7 @@ class Tracker:
         if passed > 0:
             values[keys.SPS.name] = (self.steps - self._steps_before) / passed
             values[keys.LEARNER_WAIT.name] = min(1.0, self._waited_s / passed)
+            values |= self._network(stats, passed)
             if "idle" in stats.get("time_s", {"idle": 0.0}):  # workers tell it only if the policy acts there
                 values[keys.WORKER_WAIT.name] = min(1.0, self._idle_s(stats) / (passed * max(1, self.workers)))
         self._before, self._seconds_before, self._steps_before = dict(stats), seconds, self.steps
@@ -225,6 +230,14 @@ class Tracker:
         counts = stats.get("sync_reasons", {})
         return {f"{keys.REASON_PREFIX}{reason}": count - before.get(reason, 0) for reason, count in counts.items()}
 
+    def _network(self, stats: Mapping[str, Any], passed: float) -> dict[str, float]:
+        """Messages per second since the last call. Not of the first interval: what came before it was counted, too."""
+        now, before = stats.get("network_bytes"), self._before.get("network_bytes")
+        if now is None or before is None:
+            return {}
+        ways = {keys.BYTES_IN.name: "received", keys.BYTES_OUT.name: "sent"}
+        return {name: (now[way] - before[way]) / passed for name, way in ways.items()}
+
     def _divergence(self, stats: Mapping[str, Any]) -> dict[str, float]:
         """Of the measurements since the last call; they were made before weights moved because of them."""
         recent = stats.get("divergence", {}).get("recent", ())
@@ -238,6 +251,11 @@ class Tracker:
         """The time for which all workers together had nothing to play, as told since the last call."""
         now, before = stats.get("time_s", {}), self._before.get("time_s", {})
         return float(now.get("idle", 0.0) - before.get("idle", 0.0))
+
+
+def _milliseconds(told: Mapping[str, float] | None, p50: keys.Metric, p99: keys.Metric) -> dict[str, float]:
+    """Percentiles that were told in seconds."""
+    return {p50.name: told["p50"] * 1000, p99.name: told["p99"] * 1000} if told else {}
 
 
 def _inference(told: Mapping[str, Any] | None) -> dict[str, float]:
