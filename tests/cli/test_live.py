@@ -32,6 +32,9 @@ def test_how_far_how_good_how_fast_how_fresh() -> None:
             "sync/policy_lag_mean": 1.5,
             "sync/policy_lag_max": 4,
             "sync/divergence_max": 0.0123,
+            "sync/publish_to_apply_ms_p50": 1234.5,
+            "cluster/worker_wait_fraction": 0.25,
+            "cluster/straggler_ratio": 1.52,
         }
     )
     for part in (
@@ -44,6 +47,9 @@ def test_how_far_how_good_how_fast_how_fresh() -> None:
         "2/2",
         "0/1.5/4",
         "0.0123 at most",
+        "1,234 ms",
+        "25%",
+        "1.5 times the step of the one in the middle",
     ):
         assert part in text
 

@@ -41,6 +41,14 @@ def test_more_bytes_than_always_are_not_saved() -> None:
     assert headline.line().endswith("| sync 6/min (65% more)")
 
 
+def test_the_first_line_has_the_rate_of_its_own_interval() -> None:
+    headline = Headline()
+    headline.take({"charts/SPS": 3_655.0}, 2_048, 0.56)
+    assert headline.line() == "2,048 steps | SPS 3.7k"
+    headline.take({"charts/SPS": 9_999.0}, 12_048, 10.56)
+    assert headline.line() == "12,048 steps | SPS 1.0k (10s) 1.0k (60s)"
+
+
 def test_what_is_unknown_is_left_out() -> None:
     headline = Headline()
     headline.take({"charts/episodic_return": math.nan}, 32, 1.0)

@@ -69,6 +69,9 @@ class LiveSink:
             "approx. KL": (keys.APPROX_KL, "{:.4f}"),
             "explained variance": (keys.EXPLAINED_VARIANCE, "{:.2f}"),
             "divergence": (keys.DIVERGENCE_MAX, "{:.4f} at most"),
+            "publish to apply": (keys.PUBLISH_TO_APPLY_P50, "{:,.0f} ms"),
+            "worker wait": (keys.WORKER_WAIT, "{:.0%}"),
+            "slowest worker": (keys.STRAGGLER_RATIO, "{:.1f} times the step of the one in the middle"),
             "restarts": (keys.RESTARTS, "{:.0f}"),
         }
         known = {label: (self.headline.get(metric), form) for label, (metric, form) in forms.items()}

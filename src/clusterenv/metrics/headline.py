@@ -88,7 +88,10 @@ class Headline:
 
     def _sps_text(self) -> str:
         short, long = self.steps_per_second(SHORT_S), self.steps_per_second(LONG_S)
-        return "" if short is None or long is None else f"{thousands(short)} (10s) {thousands(long)} (60s)"
+        if short is None or long is None:  # the first moment: all that is known is what it says of itself
+            told = self.get(keys.SPS)
+            return "" if told is None else thousands(told)
+        return f"{thousands(short)} (10s) {thousands(long)} (60s)"
 
     def _workers_text(self) -> str:
         ready, asked = self.get(keys.WORKERS_READY), self.get(keys.WORKERS)
