@@ -50,7 +50,7 @@ def pack_reply(reply: Reply, name: str) -> bytes:
         return CODEC.pack(reply)
     except ResultError as error:
         if isinstance(reply.value, Report):
-            return CODEC.pack(Reply(packable(reply.value, CODEC.pack), request=reply.request))
+            return CODEC.pack(Reply(packable(reply.value, CODEC.pack, name), request=reply.request))
         return CODEC.pack(Reply(error=f"the result of {name!r} {error}", request=reply.request))
 
 
