@@ -51,6 +51,13 @@ def test_an_empty_report_is_no_bytes() -> None:
     assert pack_report(Report()) == b""
 
 
+@pytest.mark.parametrize("at", [-1, 2**40, "first", None])
+def test_a_failure_at_an_impossible_step_is_refused(at: Any) -> None:
+    report = Report(failures=[failure()._replace(at=at)])
+    with pytest.raises(ProtocolError, match="a failure came at step"):
+        unpack_report(pack_report(report), SLOTS)
+
+
 def test_what_cannot_travel_in_a_report_is_a_failure() -> None:
     came = unpack_report(pack_report(Report(infos=[(4, {"a": 1}), (5, {"bad": object()})])), SLOTS)
     assert came.infos[0] == (4, {"a": 1})

@@ -36,6 +36,7 @@ class Failure(NamedTuple):
         error: the exception, or a stand-in if it cannot travel.
         traceback: where it was raised, as text.
         recovered: whether a fresh environment has taken its place.
+        at: which step of a fragment it was, counted from 1; 0 if no policy played, or before its first step.
     """
 
     slot: int
@@ -43,6 +44,7 @@ class Failure(NamedTuple):
     error: Exception
     traceback: str
     recovered: bool
+    at: int = 0
 
 
 @dataclass(slots=True)
