@@ -51,7 +51,13 @@ class Thing:
     """Something that can be pickled, but is no plain data: it gets from a worker to its node, and no further."""
 
 
-_BAD: dict[str, Any] = {"lock": threading.Lock, "thing": Thing}
+def _within_itself() -> dict[str, Any]:
+    found: dict[str, Any] = {"plain": 1}
+    found["again"] = {"inner": found}
+    return found
+
+
+_BAD: dict[str, Any] = {"lock": threading.Lock, "thing": Thing, "itself": _within_itself}
 
 
 class TrialEnv(gymnasium.Env[Any, Any]):
@@ -60,8 +66,8 @@ class TrialEnv(gymnasium.Env[Any, Any]):
     Args:
         slot: told back in every observation.
         length: an episode is truncated after this many steps; before that it ends at random.
-        misbehave: what the next step does: "raise", "kill", "lock" or "thing" (an info that cannot travel), or "wait
-            PATH": make PATH-inside and wait until PATH is there. It does so once.
+        misbehave: what the next step does: "raise", "kill", "lock" or "thing" (an info that cannot travel), "itself"
+            (one that contains itself), or "wait PATH": make PATH-inside and wait until PATH is there. It does so once.
         render_mode: as in Gymnasium.
     """
 

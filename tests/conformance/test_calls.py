@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -116,14 +117,20 @@ def test_an_info_that_cannot_travel(next_step: ClusterEnv) -> None:
     refuses(next_step, "lock", lambda: send_and_receive(next_step))
 
 
-def refuses(envs: ClusterEnv, kind: str, step: Callable[[], Any]) -> None:
+def test_an_info_that_contains_itself(next_step: ClusterEnv, same_step: ClusterEnv) -> None:
+    for envs in (next_step, same_step):
+        refuses(envs, "itself", functools.partial(envs.step, actions(envs)), "deep or within itself at .*'again'")
+        refuses(envs, "itself", functools.partial(send_and_receive, envs), "deep or within itself at .*'again'")
+
+
+def refuses(envs: ClusterEnv, kind: str, step: Callable[[], Any], why: str = "") -> None:
     """A step of slot 4 has an info that cannot travel: the error names it, and a reset makes all whole."""
     envs.reset(seed=QUIET)
     envs.set_attr("misbehave", kind, indices=[4])
-    with pytest.raises(ResultError, match=f"info key '{kind}'") as caught:
+    with pytest.raises(ResultError, match=f"info key '{kind}' .*{why}.*plain data") as caught:
         step()
     assert isinstance(caught.value, EnvError)
-    assert caught.value.slot == 4
+    assert (caught.value.slot, caught.value.seed, caught.value.step) == (4, QUIET + 4, 1)
     envs.reset(seed=QUIET)
     np.testing.assert_array_equal(envs.step(actions(envs))[0][:, 1], 1)
 

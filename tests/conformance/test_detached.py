@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from clusterenv import APS, WorkerLost, make_vec
+from clusterenv import APS, EnvError, WorkerLost, make_vec
 from tests.conformance.kit import (
     FIRST,
     NUM_ENVS,
@@ -309,6 +309,17 @@ def test_a_killed_worker_in_a_rollout(next_step: ClusterEnv) -> None:
 @replaceable
 def test_a_killed_node_in_a_rollout(next_step: ClusterEnv) -> None:
     losses_in_rollouts(next_step, lambda: kill_node(next_step, 1), SECOND)
+
+
+def test_an_environment_that_raises_in_a_rollout_names_its_step(strict: ClusterEnv) -> None:
+    attached(strict, agent())
+    strict.rollout(3)
+    strict.set_attr("misbehave", "raise", indices=[3])
+    with pytest.raises(EnvError, match="planned error") as caught:
+        strict.rollout(3)
+    assert (caught.value.slot, caught.value.seed, caught.value.step) == (3, SEED + 3, 4)
+    strict.reset(seed=SEED)
+    assert strict.rollout(3).T == 3
 
 
 @beyond

@@ -11,14 +11,13 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 
+from clusterenv import ClusterEnv
 from clusterenv.errors import ConfigError, EnvError, ResultError
 from tests.env.kit import SpaceEnv, assert_same
 from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from clusterenv import ClusterEnv
 
     Make = Callable[..., ClusterEnv]
 
@@ -164,6 +163,51 @@ def test_values_that_do_not_fit_together_are_refused_as_by_sync_with_the_slot(
         theirs.step(actions)
     with pytest.raises(raised.type, match=r"the info of slot 1, \{'moves': .*does not fit"):
         envs.step(actions)
+
+
+def _endless() -> dict[str, Any]:
+    found: dict[str, Any] = {"plain": 1}
+    found["again"] = found
+    return {"first": 1, "found": found}
+
+
+@pytest.mark.parametrize("at", ["reset", "step", "end"])
+def test_an_info_that_contains_itself_is_an_error_with_slot_and_keys(make: Make, at: str) -> None:
+    reset, step = (_endless(), {}) if at == "reset" else ({}, _endless())
+    script = [[{}, (1.0, False, False, {})], [reset, (1.0, at == "end", False, step)]]
+    envs = make(scripted(2), autoreset_mode="SameStep")
+    keys = "'final_info' .*'found.*'again'" if at == "end" else "'found' .*'again'"
+    if at != "reset":
+        envs.reset(seed=3, options={"script": script})
+    with pytest.raises(EnvError, match=f"raised in {'reset' if at == 'reset' else 'step'}: .*key {keys}") as caught:
+        envs.reset(seed=3, options={"script": script}) if at == "reset" else envs.step([0, 0])
+    assert isinstance(caught.value, ResultError)
+    assert (caught.value.slot, caught.value.seed, caught.value.step) == (1, 4, 0 if at == "reset" else 1)
+    envs.reset(seed=3, options={"script": [[{}]] * 2})
+    envs.step([0, 0])  # nothing is broken
+
+
+def test_an_info_that_is_nested_too_deep_is_named_by_its_first_keys(make_here: Make) -> None:
+    class Deep(CountingEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            told: dict[str, Any] = {}
+            for _ in range(2000):
+                told = {"y": told}
+            return super().reset(**kwargs)[0], told
+
+    envs = make_here([Deep])
+    with pytest.raises(EnvError, match=r"info key 'y' .* at (\['y'\]){7}\.\.\.;"):
+        envs.reset()
+
+
+def test_an_info_of_a_vectorised_block_that_contains_itself_is_an_error_too() -> None:
+    class Endless(SyncVectorEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0], _endless()
+
+    envs = ClusterEnv.from_blocks(lambda count: Endless(counting(count)), 4, cluster="inproc:2")
+    with envs, pytest.raises(EnvError, match=r"slot 0 .*info key 'found' .*'again'"):
+        envs.reset(seed=1)
 
 
 def test_an_info_that_cannot_travel_is_named(make_local: Make) -> None:

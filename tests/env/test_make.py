@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import multiprocessing
@@ -492,6 +493,49 @@ envs.close()
         "ClusterEnv 3 (True, True, True) (3, 4)",
         "clusterenv/Remote-v0 CartPole-v1 AutoresetMode",
     ], done.stderr
+
+
+def remote(num_envs: int, **kwargs: Any) -> ClusterEnv:
+    """A batch of poles, made by Gymnasium."""
+    envs = gymnasium.make_vec("clusterenv:clusterenv/Remote-v0", num_envs, env_id="CartPole-v1", **kwargs)
+    assert isinstance(envs, ClusterEnv)
+    return envs
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "SAME_STEP", AutoresetMode.SAME_STEP])
+def test_gymnasium_makes_it_with_an_autoreset_mode(mode: Any) -> None:
+    with remote(2, cluster="inproc", autoreset_mode=mode) as envs:
+        assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        envs.reset(seed=1)
+        answers = [envs.step(np.ones(2, dtype=np.int64)) for _ in range(12)]
+    ended = next(answer for answer in answers if answer[2].any())
+    assert "final_obs" in ended[4]
+
+
+def test_gymnasium_names_the_modes_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"'SameStp'\. Did you mean 'SameStep'"):
+        remote(2, cluster="inproc", autoreset_mode="SameStp")
+
+
+def test_gymnasium_hands_over_the_arguments_of_the_batch() -> None:
+    wrapped = [gymnasium.wrappers.TimeAwareObservation]
+    batch = {"copy": False, "observation_mode": "different", "max_concurrency": 2}
+    with remote(4, cluster="inproc:4", env_wrappers=wrapped, **batch) as envs:
+        assert (envs.copy, envs.observation_mode, len(envs.worker_pids())) == (False, "different", 2)
+        assert envs.single_observation_space.shape == (5,)
+
+
+def test_gymnasium_makes_it_of_vectorised_environments() -> None:
+    with remote(4, cluster="inproc:2", env_vectorization_mode="vector_entry_point") as envs:
+        assert envs._whole_blocks
+
+
+def test_gymnasium_makes_it_again_from_its_spec() -> None:
+    with remote(2, cluster="inproc", autoreset_mode="Disabled") as envs:
+        spec = envs.spec
+    assert spec is not None
+    with contextlib.closing(gymnasium.make_vec(spec)) as again:
+        assert (again.num_envs, again.metadata["autoreset_mode"]) == (2, AutoresetMode.DISABLED)
 
 
 def test_a_script_needs_no_main_guard(tmp_path: pathlib.Path) -> None:

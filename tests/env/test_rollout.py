@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from gymnasium.vector import AutoresetMode
@@ -19,6 +20,7 @@ from clusterenv.policy.adapters import as_policy
 from clusterenv.policy.distributions import Categorical
 from tests.env.kit import SpaceEnv
 from tests.env.policies import CHOICES, Echo, Failing, Gaussian, Linear, Memory, WideEnv, wide
+from tests.policy.agents import Continuous
 from tests.zoo import CountingEnv
 
 if TYPE_CHECKING:
@@ -159,6 +161,30 @@ def test_the_number_of_workers_changes_nothing() -> None:
         for left, right in zip(batches[0], other, strict=True):
             for name in ("obs", "action", "reward", "logp", "version", "first"):
                 np.testing.assert_array_equal(getattr(left, name), getattr(right, name), err_msg=name)
+
+
+def continuous(cluster: str) -> list[Batch]:
+    """What a continuous policy plays there, in three rollouts."""
+    torch.manual_seed(0)
+    agent = Continuous(inputs=3, actions=1)
+    with clusterenv.make_vec("Pendulum-v1", num_envs=6, cluster=cluster) as envs:
+        envs.reset(seed=3)
+        envs.attach(agent, seed=9)
+        return [envs.rollout(20) for _ in range(3)]
+
+
+def test_blocks_of_the_same_sizes_give_the_same_continuous_actions() -> None:
+    for left, right in zip(continuous("inproc:2"), continuous("local:2"), strict=True):
+        same(left, right)
+
+
+def test_blocks_of_other_sizes_change_no_more_than_rounding_does() -> None:
+    whole, single = continuous("inproc:1")[0], continuous("inproc:6")[0]
+    # From the same observations, with the same random numbers. Later ones follow from these, and drift.
+    np.testing.assert_array_equal(whole.obs[0], single.obs[0])
+    for name in ("action", "logp", "params"):
+        left, right = getattr(whole, name)[0], getattr(single, name)[0]
+        np.testing.assert_allclose(left, right, rtol=0, atol=1e-5, err_msg=name)
 
 
 def test_neighbours_do_not_change_the_actions_of_a_slot(make: Make) -> None:

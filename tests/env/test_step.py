@@ -15,7 +15,18 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from clusterenv.errors import ActionError, ConfigError, EnvError, ResultError
-from tests.env.kit import BadEnv, ReusingEnv, SpaceEnv, TextSpace, WalkEnv, assert_same, gated, inside, trajectory
+from tests.env.kit import (
+    BadEnv,
+    ReusingEnv,
+    SpaceEnv,
+    TextSpace,
+    WalkEnv,
+    assert_same,
+    describe,
+    gated,
+    inside,
+    trajectory,
+)
 from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
@@ -103,6 +114,16 @@ def test_numbers_that_would_wrap_around_are_refused(make_here: Make, bad: Any) -
     envs.reset(seed=0)
     with pytest.raises(ActionError):
         envs.step(bad)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_actions_in_float64_arrive_in_the_dtype_of_the_space(make: Make, dtype: Any) -> None:
+    envs = make([lambda: SpaceEnv(spaces.Discrete(2), spaces.Box(-1, 1, (1,), dtype))] * 2)
+    envs.reset(seed=1)
+    given = np.full((2, 1), 0.1)
+    for actions in (given, given.tolist()):
+        got = envs.step(actions)[4]["got"]
+        assert got[0] == describe(given[0].astype(dtype))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.bool_])

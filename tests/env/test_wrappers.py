@@ -187,3 +187,15 @@ def test_nested_observations_can_be_flattened(make: Make) -> None:
     ours = wrappers.FlattenObservation(make(factories))
     theirs = wrappers.FlattenObservation(SyncVectorEnv(factories))
     assert_same(trajectory(ours, 6, seed=1), trajectory(theirs, 6, seed=1))
+
+
+def test_a_reset_of_some_slots_leaves_the_statistics_of_others(make: Make) -> None:
+    # SyncVectorEnv takes the mask out of the options; then the wrapper does not see it and forgets all episodes.
+    envs = wrappers.RecordEpisodeStatistics(make(counting(2, length=4), autoreset_mode="Disabled"))
+    envs.reset(seed=1)
+    envs.step(np.array([1, 1]))
+    envs.reset(options={"reset_mask": np.array([True, False])})
+    assert envs.episode_lengths.tolist() == [0, 1]
+    for _ in range(3):
+        infos = envs.step(np.array([1, 1]))[4]
+    assert infos["episode"]["l"].tolist() == [0, 4]

@@ -35,10 +35,11 @@ class TextEnv(gymnasium.Env[Any, Any]):
     Args:
         slot: told in every observation.
         gate: two paths: the first step makes the second and waits for the first.
+        fails_on: an action that makes it raise.
     """
 
-    def __init__(self, slot: int, gate: tuple[str, str] | None = None) -> None:
-        self.gate = gate
+    def __init__(self, slot: int, gate: tuple[str, str] | None = None, fails_on: str | None = None) -> None:
+        self.gate, self.fails_on = gate, fails_on
         self.observation_space = spaces.Text(100)
         self.action_space = spaces.Text(5)
         self.slot, self.steps, self.said = slot, 0, ""
@@ -55,6 +56,8 @@ class TextEnv(gymnasium.Env[Any, Any]):
             pathlib.Path(self.gate[1]).touch()
             while not os.path.exists(self.gate[0]):
                 time.sleep(0.001)
+        if action == self.fails_on:
+            raise ValueError(f"did not want to hear {action!r}")
         self.steps += 1
         self.said += action
         return self._observe(), 0.0, False, False, {}

@@ -149,8 +149,10 @@ def test_a_replacement_acts_with_the_newest_weights_of_the_node(tmp_path: pathli
 def test_on_loss_raise(tmp_path: pathlib.Path, fault: str) -> None:
     with batch(faulty(4, 2, tmp_path / "note", fault), on_loss="raise") as envs:
         attached(envs)
-        with pytest.raises(WorkerLost, match="worker 1"):
+        envs.rollout(2)
+        with pytest.raises(WorkerLost, match="worker 1") as caught:
             envs.rollout(8)
+        assert (caught.value.slot, caught.value.seed, caught.value.step) == (2, 3, 5)
         envs.reset(seed=1)
         assert envs.rollout(8).T == 8
 
@@ -158,9 +160,10 @@ def test_on_loss_raise(tmp_path: pathlib.Path, fault: str) -> None:
 def test_on_loss_raise_in_a_stream(tmp_path: pathlib.Path) -> None:
     with batch(faulty(4, 2, tmp_path / "note", "kill"), on_loss="raise") as envs:
         attached(envs)
-        with envs.stream(steps=4) as stream, pytest.raises(WorkerLost, match="worker 1"):
+        with envs.stream(steps=4) as stream, pytest.raises(WorkerLost, match="worker 1") as caught:
             for _ in stream:
                 pass
+        assert (caught.value.slot, caught.value.seed, caught.value.step) == (2, 3, 5)
         envs.reset(seed=1)
         assert envs.rollout(8).T == 8
 
@@ -200,10 +203,33 @@ def test_an_environment_that_raises_is_truncated_and_begun_afresh(tmp_path: path
 def test_an_environment_that_raises_with_on_loss_raise(tmp_path: pathlib.Path) -> None:
     with batch(faulty(4, 2, tmp_path / "note", "raise"), on_loss="raise") as envs:
         attached(envs)
-        with pytest.raises(EnvError, match="slot 2"):
+        envs.rollout(3)
+        with pytest.raises(EnvError, match=r"slot 2 \(seed 3, step 5\)") as caught:
             envs.rollout(8)
+        assert (caught.value.slot, caught.value.seed, caught.value.step) == (2, 3, 5)
         envs.reset(seed=1)
         assert envs.rollout(8).T == 8
+
+
+def test_an_environment_that_raises_in_a_stream_names_its_step(tmp_path: pathlib.Path) -> None:
+    with batch(faulty(4, 2, tmp_path / "note", "raise"), on_loss="raise") as envs:
+        attached(envs)
+        with envs.stream(steps=3) as stream, pytest.raises(EnvError, match=r"slot 2 \(seed 3, step 5\)"):
+            for _ in stream:
+                pass
+
+
+def test_faults_far_apart_in_one_fragment_are_no_crash_loop(tmp_path: pathlib.Path) -> None:
+    often, seldom = (each(2, CountingEnv, 10**6) for _ in range(2))
+    seldom[1] = functools.partial(CountingEnv, 1, 10**6, {15: "raise"})  # a fresh one counts from 1
+    often[1] = functools.partial(CountingEnv, 1, 10**6, {5: "raise"})
+    with batch(seldom) as envs:
+        attached(envs)
+        assert int(envs.rollout(100).truncated[:, 1].sum()) == 6
+    with batch(often) as envs:
+        attached(envs)
+        with pytest.raises(EnvError, match=r"slot 1 \(seed 2, step 20\) raised in step again and again"):
+            envs.rollout(100)
 
 
 def test_an_environment_that_always_raises_is_given_up() -> None:

@@ -10,8 +10,8 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from clusterenv import ClusterEnv, EnvError, ResultError
-from tests.faults.envs import BadInfoEnv, MuteEnv, RewardEnv, vectorised_with_a_lock
-from tests.faults.kit import MODES, OnceEnv, actions, batch, lost, mask
+from tests.faults.envs import BadInfoEnv, MuteEnv, RewardEnv, TextEnv, vectorised_with_a_lock
+from tests.faults.kit import MODES, OnceEnv, actions, batch, each, lost, mask
 from tests.zoo import counting
 
 if TYPE_CHECKING:
@@ -55,6 +55,22 @@ def test_restart_replaces_that_environment_alone(cluster: str, mode: AutoresetMo
         assert observations[1].tolist() == [1, 0]
         assert envs.step(actions(envs))[0][1].tolist() == [1, 1]
         assert envs.worker_pids() == pids, "the worker lives on"
+
+
+@pytest.mark.fault("F06")
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_the_last_observation_is_kept_too_if_no_array_can_hold_it(cluster: str, mode: AutoresetMode) -> None:
+    with batch(each(2, TextEnv, fails_on="no"), cluster=cluster, autoreset_mode=mode) as envs:
+        envs.reset(seed=5)
+        envs.step(("a", "a"))
+        observations, _, _, truncated, infos = envs.step(("b", "no"))
+        assert truncated.tolist() == [False, True]
+        last = infos["final_obs"][1] if mode is SAME else observations[1]
+        assert last == "slot 1 step 1 a"
+        assert observations[0] == "slot 0 step 2 ab"
+        if mode is SAME:
+            assert observations[1] == "slot 1 step 0 "
 
 
 @pytest.mark.fault("F06")

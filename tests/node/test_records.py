@@ -51,11 +51,23 @@ def test_an_empty_report_is_no_bytes() -> None:
     assert pack_report(Report()) == b""
 
 
+@pytest.mark.parametrize("at", [-1, 2**40, "first", None])
+def test_a_failure_at_an_impossible_step_is_refused(at: Any) -> None:
+    report = Report(failures=[failure()._replace(at=at)])
+    with pytest.raises(ProtocolError, match="a failure came at step"):
+        unpack_report(pack_report(report), SLOTS)
+
+
 def test_what_cannot_travel_in_a_report_is_a_failure() -> None:
     came = unpack_report(pack_report(Report(infos=[(4, {"a": 1}), (5, {"bad": object()})])), SLOTS)
     assert came.infos[0] == (4, {"a": 1})
     assert [each.slot for each in came.failures] == [5]
-    assert "info key 'bad' cannot be sent to the head" in str(came.failures[0].error)
+    assert "info key 'bad' cannot travel to another host: object" in str(came.failures[0].error)
+
+
+def test_an_info_of_a_reset_that_cannot_travel_is_a_failure_of_the_reset() -> None:
+    came = unpack_reply(pack_reply(Reply(Report(infos=[(4, {"bad": object()})])), "reset"), SLOTS, "reset")
+    assert [each.doing for each in came.value.failures] == ["reset"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -487,3 +488,23 @@ def test_learners_count_from_zero() -> None:
     actions = kind.sample(np.zeros((50, 3), np.float32), noise_of(kind, 50))
     assert set(actions.tolist()) == {0, 1, 2}
     assert set(kind.to_env(actions).tolist()) == {5, 6, 7}
+
+
+@pytest.mark.parametrize(
+    ("space", "sampled"),
+    [
+        (spaces.MultiBinary(3), np.int8),
+        (spaces.MultiBinary((2, 2)), np.int8),
+        (spaces.Discrete(3, start=1), np.int64),
+        (spaces.Discrete(3, dtype=np.int32), np.int64),
+        (spaces.MultiDiscrete([2, 3], dtype=np.int32), np.int64),
+        (spaces.Box(-1, 1, (2,), np.float32), np.float32),
+        (spaces.Box(-1, 1, (2,), np.float64), np.float32),
+    ],
+    ids=str,
+)
+def test_learners_get_one_dtype_per_kind_and_environments_that_of_their_space(space: Any, sampled: Any) -> None:
+    kind = distribution_for(space)
+    assert kind.action.dtype == sampled
+    sent = kind.to_env(kind.mode(np.zeros((2, kind.size), np.float32)))
+    assert sent.dtype == batch_space(space, 2).dtype == space.dtype

@@ -267,7 +267,7 @@ def _make_folder(name: str) -> None:
 
 
 def _film(options: EvalOptions, trained: Trained, network: Any) -> list[str]:
-    """The first episode of the first slots again, in this process: same seeds, same actions, with a camera."""
+    """The first episode of the first slots again, in this process: same seeds, same policy, with a camera."""
     from clusterenv.learners.common import evaluate
     from clusterenv.learners.common.film import Film, save_gif
 

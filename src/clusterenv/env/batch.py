@@ -46,8 +46,9 @@ class Batch:
     Attributes:
         obs: [T + 1, N, ...], an array, or a dict or tuple of arrays as the observation space says. `obs[t + 1]` is
             what the environment showed after step t; after the end of an episode, the first of the next one.
-        action: [T, N, ...], as the policy's distribution sampled it: choices count from 0, numbers are not clipped.
-            Its `to_env` makes of them what the environment got.
+        action: [T, N, ...], as the policy's distribution sampled it: choices count from 0 (int64), switches are
+            those of their space (int8), numbers are not clipped (float32). Its `to_env` makes of them what the
+            environment got, in the dtype of its space.
         reward: [T, N] float64.
         terminated: [T, N] bool.
         truncated: [T, N] bool; also True where an environment was lost and begun afresh.

@@ -59,7 +59,8 @@ class Detaching:
             sync: when new weights move to the workers: `APS(threshold=0.05)`, `OnChange()`, `Every(4)`, `Always()`,
                 `Never()`, or the same as text: "aps:0.05", "on-change", "every:4", "always", "never".
             encoding: how weights travel: "fp32", "bf16", or "bf16-delta" (the compressed difference).
-            seed: of the actions; every slot has a random stream of its own. None for a new one each time.
+            seed: of the actions; every slot has a random stream of its own, whatever the number of workers. None for a
+                new one each time.
             runtime: "onnx" (workers without torch), "torch", or "auto".
             deterministic: act by the mode of the distribution, without exploring.
             measure: estimate the divergence for `stats` even if the rule does not look at it.

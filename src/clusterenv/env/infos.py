@@ -11,19 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clusterenv.errors import ResultError
+from clusterenv.worker.report import failure_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
     from gymnasium.vector import VectorEnv
 
-    from clusterenv.worker.report import Report
+    from clusterenv.worker.report import Failure, Report
 
     # What makes the infos that a user gets out of what was reported.
     InfosOf = Callable[[VectorEnv[Any, Any, Any], Report, str], dict[Any, Any]]
 
 OLD_DIALECT = "gymnasium-0.29"
 DIALECTS = ("gymnasium", OLD_DIALECT)
+
+# What is nested deeper than this is taken for something that contains itself; other hosts send no more, either.
+_MAX_DEPTH = 100
+# How many keys on the way there are shown.
+_MAX_KEYS = 8
 
 
 def batch_infos(envs: VectorEnv[Any, Any, Any], report: Report, dialect: str) -> dict[str, Any]:
@@ -49,6 +57,32 @@ def _added(envs: VectorEnv[Any, Any, Any], infos: dict[str, Any], info: dict[str
             f"the info of slot {slot}, {str(info)[:200]}, does not fit beside those of other slots: {error}. "
             "A key needs the same kind and shape of value in every environment."
         ) from error
+
+
+def endless_info(report: Report, doing: str) -> Failure | None:
+    """The first slot whose info has no end, or is nested too deep, as a failure that names its keys."""
+    of_blocks = [(int(slots[0]), batch) for slots, batch in report.block_infos]
+    for slot, info in [*report.infos, *of_blocks]:
+        keys = _way_to_endless(info, ())
+        if keys is not None:
+            way = "".join(f"[{key!r}]" for key in keys[1:_MAX_KEYS]) + "..." * (len(keys) > _MAX_KEYS)
+            error = ResultError(
+                f"the value of info key {keys[0]!r} cannot be batched: something that is nested more than {_MAX_DEPTH} "
+                f"deep or within itself{' at ' * bool(way)}{way}; make it plain data, or leave it out"
+            )
+            return failure_of(error, slot, doing)
+    return None
+
+
+def _way_to_endless(value: dict[str, Any], above: tuple[dict[str, Any], ...]) -> list[str] | None:
+    """The keys that lead to the first dictionary which is within itself, or too deep. None if there is none."""
+    if any(value is outer for outer in above) or len(above) > _MAX_DEPTH:
+        return []
+    for key, item in value.items():
+        way = _way_to_endless(item, (*above, value)) if isinstance(item, dict) else None
+        if way is not None:
+            return [key, *way]
+    return None
 
 
 def infos_by_slot(envs: VectorEnv[Any, Any, Any], report: Report, dialect: str) -> dict[int, list[dict[str, Any]]]:

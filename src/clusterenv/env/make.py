@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _MAX_ID = 200
 
+# The arguments of `ClusterEnv` that change something and that `make_vec` does not name.
+_FOR_BATCH = ("autoreset_mode", "copy", "observation_mode", "max_concurrency")
+
 
 @dataclass(frozen=True, slots=True)
 class EnvFactory:
@@ -167,9 +170,29 @@ def _without_kwargs(spec: EnvSpec) -> EnvSpec:
     return base
 
 
-def make_remote(num_envs: int, env_id: str, **kwargs: Any) -> ClusterEnv:
-    """The entry point behind `gymnasium.make_vec("clusterenv:clusterenv/Remote-v0", env_id=...)`."""
-    return make_vec(env_id, num_envs, **kwargs)
+def make_remote(
+    num_envs: int,
+    env_id: str | EnvSpec,
+    *,
+    env_wrappers: Sequence[Wrapper] | None = None,
+    env_vectorization_mode: Any = None,
+    **kwargs: Any,
+) -> ClusterEnv:
+    """The entry point behind `gymnasium.make_vec("clusterenv:clusterenv/Remote-v0", env_id=...)`.
+
+    Gymnasium keeps `vectorization_mode` for itself there, and refuses `vector_kwargs` and `wrappers`. So they come in
+    other ways.
+
+    Args:
+        num_envs: how many.
+        env_id: as `id` in `make_vec`.
+        env_wrappers: as `wrappers` there.
+        env_vectorization_mode: as `vectorization_mode` there.
+        **kwargs: as there; what is one of `vector_kwargs` there (`autoreset_mode`, `copy`, `observation_mode`,
+            `max_concurrency`) stands here by itself.
+    """
+    for_batch = {name: kwargs.pop(name) for name in _FOR_BATCH if name in kwargs}
+    return make_vec(env_id, num_envs, env_vectorization_mode, for_batch, env_wrappers, **kwargs)
 
 
 def _factories(model: EnvFactory, slot_kwargs: Sequence[Mapping[str, Any]] | None, num_envs: int) -> list[EnvFactory]:

@@ -80,6 +80,7 @@ class Players:
         self.everybody = list(range(len(engine.node.blocks)))
         self.restarts = 0
         self._fragments: Fragments | None = None
+        self._told: dict[int, int] = {}  # how many steps each worker had counted with the last fragment that is known
 
     @property
     def fragments(self) -> Fragments:
@@ -99,6 +100,11 @@ class Players:
         step_s = self._timeouts.step_s
         limit_s = None if step_s is None else step_s + self._engine.node.news_s
         self.watch = Watch(self._fragments.progress, limit_s)
+
+    def begin(self) -> None:
+        """Everybody is about to play, and nobody is at it yet."""
+        self.fragments.stop[:] = 0
+        self._told = dict(enumerate(self.fragments.progress.tolist()))
 
     def equip(self) -> list[int]:
         """Give every worker what it does not have yet. Workers lost on the way are replaced, or raise.
@@ -204,12 +210,19 @@ class Players:
         lost = []
         for loss in self._engine.node.losses():
             self._engine.gather.lose(self._engine.node.blocks[loss.worker], reported=True)
-            self._engine.recovery.go_on_or_raise(loss)
+            self._engine.recovery.go_on_or_raise(loss, self._step_of(loss.worker))
+            self._told[loss.worker] = int(self.fragments.progress[loss.worker])
             self.watch.forget(loss.worker)
             self._equipping.pop(loss.worker, None)  # the first reply of its successor answers something else
             self.restarts += 1
             lost.append(loss.worker)
         return lost
+
+    def _step_of(self, worker: int) -> int | None:
+        """Which step a worker is in, counted from 1 after the last fragment of it; None if its count may be old."""
+        if self._engine.node.news_s:
+            return None
+        return int(self.fragments.progress[worker]) - self._told.get(worker, 0) + 1
 
     def piece(self, worker: int, reply: Reply) -> tuple[Piece, Fragment]:
         """A fragment as a piece of a batch. Errors of the policy and of environments are raised."""
@@ -217,7 +230,8 @@ class Players:
             raise PolicyError(f"the policy failed on worker {worker}:\n{reply.error}")
         fragment: Fragment = reply.value
         if fragment.failures:
-            self._engine.recovery.check_failures(Report(failures=fragment.failures), fragment.steps)
+            self._engine.recovery.check_failures(Report(failures=fragment.failures))
+        self._told[worker] = self._told.get(worker, 0) + fragment.steps
         slots = self._engine.node.blocks[worker]
         afresh = self.begins_afresh(worker)
         # The break is shown by `worker_lost`; a later step must not show it again.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -110,19 +109,22 @@ class Recovery:
         for loss in losses:
             self.go_on_or_raise(loss)
 
-    def go_on_or_raise(self, loss: Loss) -> None:
-        """Start a replacement for a lost worker, or raise WorkerLost."""
+    def go_on_or_raise(self, loss: Loss, at: int | None = 0) -> None:
+        """Start a replacement for a lost worker, or raise WorkerLost.
+
+        `at` says in which step of a fragment it was lost, counted from 1, or None if that is not known.
+        """
         steps = self._gather.steps_ever(self._node.blocks[loss.worker].start)
         tolerable = self._budgets.tolerates(loss.fault, f"worker {loss.worker}", steps)
         if self.elastic and not tolerable:
             _logger.warning("worker %d is lost again and again (%s); the others go on", loss.worker, loss.cause)
-            self._left_out.setdefault(loss.worker, self.error_of(loss, again=True))
+            self._left_out.setdefault(loss.worker, self.error_of(loss, at, again=True))
             return
         # A limit on memory is there to be reached; who sets one asks for fresh workers, whatever `on_loss` says.
         told = self._on_loss is OnLoss.RAISE and loss.fault is not Fault.MEMORY
         if told or not tolerable:
             self._give_up()
-            raise self.error_of(loss, again=not told)
+            raise self.error_of(loss, at, again=not told)
         _logger.warning("worker %d is lost (%s); starting another", loss.worker, loss.cause)
         self.replace(loss.worker)
 
@@ -224,17 +226,12 @@ class Recovery:
         error.__cause__ = reply.failure.error
         return error
 
-    def check_failures(self, report: Report, played: int = 0) -> None:
-        """Log environments that were replaced; raise for those that were not, or that fail again and again.
-
-        `played` is the length of the fragment in which they failed. At which of its steps is not known, so the failures
-        of a slot are taken as spread evenly over it.
-        """
-        counts = collections.Counter(failure.slot for failure in report.failures)
-        before: collections.Counter[int] = collections.Counter()
+    def check_failures(self, report: Report) -> None:
+        """Log environments that were replaced; raise for those that were not, or that fail again and again."""
         for failure in report.failures:
-            steps = self._gather.steps_ever(failure.slot) + played * before[failure.slot] // counts[failure.slot]
-            before[failure.slot] += 1
+            steps = (
+                self._gather.steps_ever(failure.slot) + failure.at
+            )  # those of a fragment are counted when it is here
             may_go_on = self.was_reset and failure.recovered
             tolerable = self._budgets.tolerates(Fault.ENVIRONMENT, f"slot {failure.slot}", steps)
             if not may_go_on or not tolerable:
@@ -258,11 +255,13 @@ class Recovery:
             self.must_reset = True
         return self.error_of(losses[0]._replace(cause=f"{losses[0].cause}, in {name}"), replaced=replaced)
 
-    def error_of(self, loss: Loss, *, again: bool = False, replaced: bool = False) -> WorkerLost:
-        """The error that tells of a loss."""
+    def error_of(self, loss: Loss, at: int | None = 0, *, again: bool = False, replaced: bool = False) -> WorkerLost:
+        """The error that tells of a loss; `at` as in `go_on_or_raise`."""
         slots, slot = self._node.blocks[loss.worker], loss.slot
-        at = {} if slot is None else {"slot": slot, "seed": self.seeds[slot], "step": self._gather.steps(slot)}
-        return WorkerLost(loss.worker, slots, loss.cause, again=again, replaced=replaced, **at)
+        if slot is None:
+            return WorkerLost(loss.worker, slots, loss.cause, again=again, replaced=replaced)
+        where = {"slot": slot, "seed": self.seeds[slot], "step": None if at is None else self._gather.steps(slot) + at}
+        return WorkerLost(loss.worker, slots, loss.cause, again=again, replaced=replaced, **where)
 
     def _reset_fresh(self, slots: list[int]) -> Report:
         """Reset slots of replaced workers, also if those are lost again on the way."""
@@ -308,7 +307,7 @@ class Recovery:
             slot=failure.slot,
             doing=failure.doing,
             seed=self.seeds[failure.slot],
-            step=self._gather.steps(failure.slot),
+            step=self._gather.steps(failure.slot) + failure.at,
             remote_traceback=failure.traceback,
             again=again,
         )

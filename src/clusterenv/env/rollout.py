@@ -18,7 +18,7 @@ def rollout(detached: Detached, steps: int, *, copy: bool) -> Batch:
     """Play `steps` steps in every slot. A worker lost on the way is replaced, and plays its fragment from the start."""
     players, tally = detached.players, detached.tally
     players.prepare(detached.fragment_spec(steps, buffers=1))
-    players.fragments.stop[:] = 0
+    players.begin()
     detached.before_lock_step()
     with tally.time("wait"):
         pieces = _play(detached)

@@ -76,7 +76,7 @@ class Stream:
         self._closed = True  # until somebody plays: there is nothing to end before
         players = detached.players
         players.prepare(detached.fragment_spec(steps, buffers=buffers))
-        players.fragments.stop[:] = 0
+        players.begin()
         recovery = detached.engine.recovery
         recovery.allow_shrinking()
         try:

@@ -16,7 +16,7 @@ from clusterenv.env.actions import Actions
 from clusterenv.env.agree import check_observation_mode
 from clusterenv.env.calling import Calling
 from clusterenv.env.detaching import Detaching
-from clusterenv.env.infos import batch_infos, select
+from clusterenv.env.infos import batch_infos, endless_info, select
 from clusterenv.env.turns import Pending, Turns
 from clusterenv.errors import ConfigError, ConfigTypeError
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from clusterenv.config import Cluster, Timeouts
     from clusterenv.env.infos import InfosOf
+    from clusterenv.worker.report import Report
 
     Flags = npt.NDArray[np.bool_]
     StepResult = tuple[Any, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]
@@ -217,7 +218,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
 
     def _end_reset(self, timeout: float | None, infos_of: InfosOf = batch_infos) -> tuple[Any, dict[str, Any]]:
         report = self._turns.finish(functools.partial(self._engine.end_reset, timeout))
-        return self._engine.observations.batch(copy=self.copy), infos_of(self, report, self._dialect)
+        return self._engine.observations.batch(copy=self.copy), self._infos(report, "reset", infos_of)
 
     # Lock step.
 
@@ -285,8 +286,18 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
             rewards,
             arena.terminated.copy(),
             arena.truncated.copy(),
-            infos_of(self, report, self._dialect) if report else {},
+            self._infos(report, "step", infos_of) if report else {},
         )
+
+    def _infos(self, report: Report, doing: str, infos_of: InfosOf = batch_infos) -> dict[str, Any]:
+        try:
+            return infos_of(self, report, self._dialect)
+        except RecursionError:
+            endless = endless_info(report, doing)
+            if endless is None:
+                raise
+            # Without the cause: a thousand times the same frame says nothing.
+            raise self._engine.recovery.env_error(endless) from None
 
     # First come, first served.
 
@@ -358,7 +369,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
             linger_s = 0.0 if linger is None else checks.wait_limit(linger, "linger") or 0.0
             slots, report = self._engine.receive(int(min_slots), full, checks.wait_limit(timeout), linger_s)
             arena = self._engine.arena
-            infos = select(batch_infos(self, report, self._dialect), slots) if report else {}
+            infos = select(self._infos(report, "step"), slots) if report else {}
             infos["env_id"] = slots
             rewards = arena.reward[slots]
             self._warned_reward = self._warned_reward or checks.warn_of_bad_rewards(rewards, slots)

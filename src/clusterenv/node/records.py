@@ -50,7 +50,7 @@ def pack_reply(reply: Reply, name: str) -> bytes:
         return CODEC.pack(reply)
     except ResultError as error:
         if isinstance(reply.value, Report):
-            return CODEC.pack(Reply(packable(reply.value, CODEC.pack), request=reply.request))
+            return CODEC.pack(Reply(packable(reply.value, CODEC.pack, name), request=reply.request))
         return CODEC.pack(Reply(error=f"the result of {name!r} {error}", request=reply.request))
 
 
@@ -130,8 +130,10 @@ def _check_fragment(fragment: Fragment, slots: range) -> None:
 def _check_failures(failures: Any, slots: range) -> None:
     if type(failures) is not list or not all(isinstance(each, Failure) for each in failures):
         raise ProtocolError("something came in place of a failure.")
-    for slot, doing, error, text, _ in failures:
+    for slot, doing, error, text, _, at in failures:
         good = type(slot) is int and type(doing) is str and type(text) is str and isinstance(error, Exception)
+        if type(at) is not int or not 0 <= at <= _MAX_SIZE:
+            raise ProtocolError(f"a failure came at step {shown(at)} of a fragment.")
         if not good or slot not in slots:
             raise ProtocolError(f"a failure of slot {slot!r} came from a node that has {slots}.")
 

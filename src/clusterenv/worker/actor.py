@@ -232,7 +232,7 @@ class Actor:
         self._returns += self._reward
         self._lengths += 1
         if self._first.any() or report.failures:
-            result.failures += report.failures
+            result.failures += [failure._replace(at=t + 1) for failure in report.failures]
             # One that raised in the reset after an episode has cut none.
             cut = [each.slot - self._block.slots.start for each in report.failures if each.doing != "reset"]
             self._end_episodes(t, columns, cut)

@@ -87,7 +87,9 @@ class EnvBlock:
         self._action = [array[rows] for array in arena.action]
         self._action_space = action_space
         self._nested_actions = isinstance(action_space, (gymnasium.spaces.Tuple, gymnasium.spaces.Dict))
+        # Where no array can hold observations: those on their way to the head, and the last of each row.
         self._objects: list[tuple[int, Any]] = []
+        self._seen: list[Any] = [None] * len(self.slots)
         self._write = self._observation_writer()
 
     def replace_lost(self, seeds: Sequence[int | None]) -> None:
@@ -254,9 +256,10 @@ class EnvBlock:
     def _reset_lost(self, row: int, report: Report) -> None:
         """With autoreset in the same step, a fresh environment shows its first observation at once."""
         slot = self.slots.start + row
-        before = None
         if self._observation:
             before = spaces.assemble(self.observation_space, [array[row].copy() for array in self._observation])
+        else:
+            before = _snapshot(self._seen[row])
         if self.keep_final is not None:
             self.keep_final(row, before, None)
         try:
@@ -294,7 +297,8 @@ class EnvBlock:
             return spaces.row_writer(self.observation_space, self._observation)
 
         def keep(row: int, observation: Any) -> None:
-            self._objects.append((self.slots.start + row, _snapshot(observation)))
+            self._seen[row] = _snapshot(observation)
+            self._objects.append((self.slots.start + row, self._seen[row]))
 
         return keep
 

@@ -314,7 +314,7 @@ class WorkerLoop:
             return pack(Reply(value, request=request))
         except ResultError as error:
             if isinstance(value, Report):
-                return pack(Reply(packable(value, pack), request=request))
+                return pack(Reply(packable(value, pack, name), request=request))
             return pack(Reply(error=f"the result of {arguments[1]!r} {error}", request=request))
 
 

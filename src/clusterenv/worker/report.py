@@ -36,6 +36,7 @@ class Failure(NamedTuple):
         error: the exception, or a stand-in if it cannot travel.
         traceback: where it was raised, as text.
         recovered: whether a fresh environment has taken its place.
+        at: which step of a fragment it was, counted from 1; 0 if no policy played, or before its first step.
     """
 
     slot: int
@@ -43,6 +44,7 @@ class Failure(NamedTuple):
     error: Exception
     traceback: str
     recovered: bool
+    at: int = 0
 
 
 @dataclass(slots=True)
@@ -116,38 +118,44 @@ def failure_of(error: Exception, slot: int, doing: str, *, recovered: bool = Fal
     return Failure(slot, doing, _portable(error), text, recovered)
 
 
-def packable(report: Report, pack: Callable[[Any], bytes]) -> Report:
-    """The report without the infos that `pack` refuses, each turned into a failure that names its key."""
-
-    def fits(value: object) -> bool:
-        try:
-            pack(value)
-        except ResultError:
-            return False
-        return True
-
-    def bad_info(info: dict[str, Any], slot: int) -> Failure:
-        bad = next((key for key, value in info.items() if not fits(value)), "?")
-        error = ResultError(f"the value of info key {bad!r} cannot be sent to the head; make it plain data")
-        return failure_of(error, slot, "step")
-
+def packable(report: Report, pack: Callable[[Any], bytes], doing: str = "step") -> Report:
+    """The report without the infos that `pack` refuses, each turned into a failure that names its key and says why."""
     kept = Report(failures=report.failures)
-    for slot, info in report.infos:
-        if fits(info):
-            kept.infos.append((slot, info))
+
+    def keep(entries: list[Any], entry: Any, slot: int, words: str | None) -> None:
+        if words is None:
+            entries.append(entry)
         else:
-            kept.failures.append(bad_info(info, slot))
-    for slots, infos in report.block_infos:
-        if fits(infos):
-            kept.block_infos.append((slots, infos))
-        else:
-            kept.failures.append(bad_info(infos, int(slots[0])))
-    for slot, observation in report.observations:
-        if fits(observation):
-            kept.observations.append((slot, observation))
-        else:
-            kept.failures.append(failure_of(ResultError("the observation cannot be sent to the head"), slot, "step"))
+            kept.failures.append(failure_of(ResultError(words), slot, doing))
+
+    for told in report.infos:
+        keep(kept.infos, told, told[0], _bad_info(told[1], pack))
+    for batch in report.block_infos:
+        keep(kept.block_infos, batch, int(batch[0][0]), _bad_info(batch[1], pack))
+    for seen in report.observations:
+        words = _refusal(seen[1], pack)
+        keep(kept.observations, seen, seen[0], words and f"the observation {words}")
     return kept
+
+
+def _bad_info(info: dict[str, Any], pack: Callable[[Any], bytes]) -> str | None:
+    """Which key of an info `pack` refuses, and why. None if it takes all of it."""
+    whole = _refusal(info, pack)
+    if whole is None:
+        return None
+    found = ((key, _refusal(value, pack)) for key, value in info.items())
+    # It may also be a key, not a value, that cannot travel.
+    key, words = next(((key, words) for key, words in found if words), ("?", whole))
+    return f"the value of info key {key!r} {words}"
+
+
+def _refusal(value: object, pack: Callable[[Any], bytes]) -> str | None:
+    try:
+        pack(value)
+    except ResultError as error:
+        words = str(error)
+        return words if "plain data" in words else f"{words}; make it plain data"
+    return None
 
 
 def _users_frames(frames: TracebackType | None) -> TracebackType | None:

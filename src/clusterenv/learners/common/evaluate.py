@@ -125,7 +125,8 @@ def by_task(scores: Scores, *, slots: int, tasks: int) -> list[Scores]:
 def play(envs: ClusterEnv, policy: Any, *, episodes: int, seed: int, greedy: bool, runtime: str = "auto") -> Scores:
     """Let a policy play whole episodes on the workers.
 
-    The same seed and the same number of slots give the same episodes, on any number of workers.
+    The same seed and the same number of slots give the same episodes. With another number of workers the random numbers
+    are the same, but what the policy computes may differ in its last bits, which continuous actions show.
 
     Args:
         envs: the environments; every episode must come to an end.
