@@ -86,6 +86,7 @@ def interrupted_everywhere(
 
     Yields after each, and says where it came. Whoever takes them makes everything ready for the next `act`. Where that
     are too many, `every` leaves out those in between; where lines are too coarse, `opcodes` stops within them, too.
+    A real signal comes, so that who holds it back for a moment is interrupted after that.
     """
     for number in itertools.count(1, every):
         where = _interrupted_once(act, places, number, opcodes=opcodes)
@@ -110,7 +111,7 @@ def _interrupted_once(
         if event in ("line", "return", "opcode") and next(moments) == number:
             sys.settrace(usual)
             where = f"{event} {frame.f_code.co_filename}:{frame.f_lineno}"
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return on_line
 
     usual = sys.gettrace()

@@ -15,6 +15,7 @@ from clusterenv.errors import LaunchError, WorkersMissing
 from clusterenv.node import joining
 from clusterenv.transport.security import parse_keys
 from clusterenv.wire import messages as m
+from clusterenv.wire.frames import CUT_OFF, JOIN_BELOW
 from tests.node import puppets
 from tests.node.puppets import Puppet, Theatre, arrives_again, on_stage
 
@@ -143,6 +144,17 @@ def test_what_is_no_message_steers_no_terminal(
         assert "Invalid value 'node'" in theatre.refusals(peer)[0]
         assert all(each.isprintable() for each in (*caplog.messages, *theatre.refusals(peer)))
         assert all(loss.cause.isprintable() for loss in head.node.losses())
+
+
+@pytest.mark.parametrize("peer", [b"peer 0", b"peer 9"])
+def test_a_message_that_was_cut_off_costs_nobody(monkeypatch: pytest.MonkeyPatch, peer: bytes) -> None:
+    """Its sender was interrupted, and sends it again."""
+    theatre = Theatre()
+    with on_stage(monkeypatch, theatre) as head:
+        theatre.arrive(peer, [m.encode(m.Leave(reason="late")), bytes(JOIN_BELOW), CUT_OFF])
+        head.node.listen()
+        assert head.node.losses() == []
+        assert theatre.refusals(peer) == []
 
 
 def test_what_a_refused_node_has_left_of_another_head_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,10 +17,11 @@ from clusterenv.node.records import CODEC
 from clusterenv.wire import messages as m
 from clusterenv.worker.actor import Fragment
 from clusterenv.worker.loop import Reply
+from tests.faults.interrupts import interrupted_everywhere
 from tests.node.puppets import Puppet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 FRAGMENT = CODEC.pack(Reply(Fragment(0, 4)))
 
@@ -122,3 +124,47 @@ def test_a_lost_worker_is_told_nothing(office: Office) -> None:
     office.mail.post({1: Message("call", ([0], "attribute", (), {}))})
     assert office.host.handler_of(1) is None
     assert not office.mail.owes(1)
+
+
+class Listening:
+    """A socket of the head that counts what it is given."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def send(self, peer: bytes, frames: Sequence[Any]) -> bool:
+        self.sent += 1
+        return True
+
+
+SENDING = ("node/mail.py", "node/host.py", "cluster/requests.py")
+
+
+def lend(office: Office) -> None:
+    memory: Any = SimpleNamespace(number=7)
+    office.mail.lend(dict.fromkeys(range(2), Message("share", (None,))), memory)
+
+
+POSTS: dict[str, Callable[[Office], None]] = {
+    "post": lambda office: office.mail.post({0: Message("call", ([0], "attribute", (), {}))}),
+    "lend": lend,
+}
+
+
+@pytest.mark.parametrize("act", POSTS.values(), ids=POSTS.keys())
+def test_after_an_interrupt_who_was_asked_owes_a_reply(
+    office: Office, act: Callable[[Office], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a reset would ask before the call has come to its end, and wait for an answer in vain."""
+    monkeypatch.setattr(office.memory, "data_of", lambda message, memory: {})
+    hub: Any = Listening()
+    office.host.hub = hub
+    number = 0
+    for where in interrupted_everywhere(lambda: act(office), *SENDING, opcodes=True):
+        assert office.mail.owes(0) == (hub.sent > number), where
+        if hub.sent > number:
+            number = hub.sent
+            office.answer(number, error="refused")
+            office.host.settle(number)
+        assert not office.mail.owes(0)
+    assert number > 1, "some interrupts came when it had been sent"

@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from clusterenv.errors import ProtocolError
-from clusterenv.wire.frames import JOIN_BELOW, MAX_FRAMES, array_of, expect, fill, frame_of, join, split
+from clusterenv.wire.frames import (
+    CUT_OFF,
+    JOIN_BELOW,
+    MAX_FRAMES,
+    CutOff,
+    array_of,
+    expect,
+    fill,
+    frame_of,
+    join,
+    split,
+)
 
 DTYPES = ["?", "u1", "i2", "u4", "i8", "f4", "f8", "f2", "c16"]
 ARRAYS = st.sampled_from(DTYPES).flatmap(
@@ -112,6 +123,13 @@ HOSTILE: dict[str, list[bytes]] = {
 @pytest.mark.parametrize("pieces", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_pieces_are_refused(pieces: list[bytes]) -> None:
     with pytest.raises(ProtocolError):
+        split([memoryview(piece) for piece in pieces])
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2, 3])
+def test_what_was_cut_off_is_known_as_such(sent: int) -> None:
+    pieces = [*join([b"header", bytes(JOIN_BELOW), b"rows"])[:sent], CUT_OFF]
+    with pytest.raises(CutOff):
         split([memoryview(piece) for piece in pieces])
 
 

@@ -26,6 +26,7 @@ from clusterenv.transport.addresses import LOOPBACK, interface_addresses, own_ad
 from clusterenv.transport.security import make_keys, open_run
 from clusterenv.transport.sockets import Address, Hub
 from clusterenv.wire import messages as m
+from clusterenv.wire.frames import CutOff
 from clusterenv.wire.frames import split as split_frames
 
 if TYPE_CHECKING:
@@ -207,6 +208,8 @@ class Joining:
         try:
             frames = split_frames(pieces)
             message = _readable(m.decode_from_node(frames))
+        except CutOff:
+            return None
         except ProtocolError as error:
             why = shown(str(error))
             _logger.warning("a message of a node was dropped: %s", why)

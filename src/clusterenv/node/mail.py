@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from clusterenv.errors import ProtocolError
 from clusterenv.node.records import CODEC, check_reply, pack_message, unpack_reply
 from clusterenv.node.rows import copy_block
+from clusterenv.transport.uninterrupted import uninterrupted
 from clusterenv.wire import messages as m
 from clusterenv.worker.actor import Fragment
 from clusterenv.worker.loop import Reply
@@ -68,8 +69,15 @@ class Mail:
         for worker, data in packed.items():
             self._replies.pop(worker, None)
             if self._crew.alive[worker]:
-                host, replied = self._crew.host_of(worker), self._replied(worker, messages[worker])
-                self._posted[worker] = host.ask(m.Post, replied, worker=self._crew.within(worker), message=data)
+                uninterrupted(self._post_one, worker, messages[worker], data)
+
+    def _post_one(self, worker: int, message: Message, data: bytes) -> None:
+        """Ask and note it. A worker that was asked and owes nothing, as far as we know, would be asked too early again.
+
+        What it answers first would then be taken for the answer to the second, for which nothing comes any more.
+        """
+        host, replied = self._crew.host_of(worker), self._replied(worker, message)
+        self._posted[worker] = host.ask(m.Post, replied, worker=self._crew.within(worker), message=data)
 
     def _replied(self, worker: int, message: Message) -> Handler:
         expected = None
@@ -107,11 +115,14 @@ class Mail:
             data = CODEC.pack(self._lending.data_of(message, memory))
             mine = [self._crew.within(worker) for worker in workers]
             fields = {"workers": mine, "name": message.name, "memory": memory.number, "message": data}
-            asked = host.ask(m.Lend, self._lent(host), **fields)
-            for worker in workers:
-                self._replies.pop(worker, None)
-                self._posted[worker] = asked
+            uninterrupted(self._lend_one, host, workers, fields)
             self._lending.lent(host, memory.number)
+
+    def _lend_one(self, host: Host, workers: Sequence[int], fields: dict[str, Any]) -> None:
+        asked = host.ask(m.Lend, self._lent(host), **fields)
+        for worker in workers:
+            self._replies.pop(worker, None)
+            self._posted[worker] = asked
 
     def _lent(self, host: Host) -> Handler:
         def take(answer: m.Answer, frames: Sequence[Any]) -> None:

@@ -19,7 +19,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from clusterenv.clusters import split_address
 from clusterenv.errors import ConfigError, LaunchError
-from clusterenv.wire.frames import join, split
+from clusterenv.wire.frames import CUT_OFF, CutOff, join, split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +97,24 @@ def _send(sock: zmq.Socket[bytes], pieces: Frames) -> bool:
         sock.send(pieces[-1], _AT_ONCE)
     except zmq.ZMQError:
         return False
+    except BaseException:
+        _send_again(sock, pieces)
+        raise
     return True
+
+
+def _send_again(sock: zmq.Socket[bytes], pieces: Frames) -> None:
+    """An interrupt has come, nobody knows before which piece: end what may have been begun, and send it as a whole.
+
+    Otherwise the next message would be taken for the rest of this one, and cost the node. One that arrives twice is
+    known by its number, or does no harm. If all pieces were gone, or none, what ends them goes out alone: the head's
+    socket drops it, since it is for nobody, and the head drops it if it comes from a node.
+    """
+    with contextlib.suppress(zmq.ZMQError):
+        sock.send(CUT_OFF, _AT_ONCE)
+        for piece in pieces[:-1]:
+            sock.send(piece, _MORE_FOLLOWS)
+        sock.send(pieces[-1], _AT_ONCE)
 
 
 def _receive(sock: zmq.Socket[bytes]) -> list[Any] | None:
@@ -243,11 +260,15 @@ class Link:
 
     def receive(self) -> list[Any] | None:
         """The frames of the next message, or None if there is none."""
-        events: Any = self._socket.getsockopt(zmq.EVENTS)
-        if not events & _READABLE:  # to find that out by an error takes five times as long
-            return None
-        pieces = _receive(self._socket)
-        return None if pieces is None else split(pieces)
+        while True:
+            events: Any = self._socket.getsockopt(zmq.EVENTS)
+            if not events & _READABLE:  # to find that out by an error takes five times as long
+                return None
+            pieces = _receive(self._socket)
+            try:
+                return None if pieces is None else split(pieces)
+            except CutOff:
+                continue
 
     def send(self, frames: Frames, limit_s: float = 0.0) -> bool:
         """Send to the head; False if it does not take the message in time, or there is no connection."""

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 JOIN_BELOW = 2**15
 MAX_FRAMES = 4096
 _APART, _TOGETHER = b"\x00", b"\x01"
+# The last piece of a message that was cut off on its way into the socket. No array holds these bytes by chance.
+CUT_OFF = bytes.fromhex("ffa7c3190e5b4d62b1f08843d75c2e96")
+
+
+class CutOff(ProtocolError):
+    """A message whose sender was interrupted, and has sent it again as a whole."""
 
 
 def frame_of(array: Array) -> memoryview:
@@ -71,10 +77,12 @@ def join(frames: Sequence[Any]) -> list[Any]:
 
 
 def split(pieces: Sequence[Any]) -> list[Any]:
-    """Undo `join`; ProtocolError if these pieces were not made by it."""
+    """Undo `join`; ProtocolError if these pieces were not made by it, CutOff if they are not all that it made."""
     if not pieces or bytes(pieces[0][:1]) not in (_APART, _TOGETHER):
+        _refuse_rest(pieces)
         raise ProtocolError("a message arrived that is none of ours.")
     if bytes(pieces[0][:1]) == _APART:
+        _refuse_rest(pieces)
         return list(pieces[1:])
     whole = memoryview(pieces[0])
     try:
@@ -92,6 +100,12 @@ def split(pieces: Sequence[Any]) -> list[Any]:
         frames.append(whole[first : first + size])
         first += size
     return frames
+
+
+def _refuse_rest(pieces: Sequence[Any]) -> None:
+    """Raise CutOff if this is no whole message, but what was sent of one."""
+    if pieces and bytes(pieces[-1][: len(CUT_OFF) + 1]) == CUT_OFF:
+        raise CutOff("a message was cut off by an interrupt; it comes again.")
 
 
 def expect(frames: Sequence[Any], count: int, what: str) -> None:
