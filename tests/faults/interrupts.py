@@ -82,7 +82,9 @@ def interrupted_at(owner: type, name: str, turn: int) -> Iterator[None]:
 def interrupted_everywhere(
     act: Callable[[], Any], *places: str, every: int = 1, opcodes: bool = False
 ) -> Iterator[str]:
-    """Ctrl-C comes in `act` at every line, and every end of a function, of files with these parts in their paths.
+    """Ctrl-C comes in `act` at every line, and every end of a function, of these places.
+
+    A place is a part of "PATH:FUNCTION": "node/mail.py" for a file, "node/mail.py:post" for a function of it.
 
     Yields after each, and says where it came. Whoever takes them makes everything ready for the next `act`. Where that
     are too many, `every` leaves out those in between; where lines are too coarse, `opcodes` stops within them, too.
@@ -104,13 +106,14 @@ def _interrupted_once(
 
     def on_call(frame: FrameType, event: str, argument: object) -> Any:
         frame.f_trace_opcodes = opcodes
-        return on_line if any(place in frame.f_code.co_filename for place in places) else None
+        here = f"{frame.f_code.co_filename}:{frame.f_code.co_name}"
+        return on_line if any(place in here for place in places) else None
 
     def on_line(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal where
         if event in ("line", "return", "opcode") and next(moments) == number:
             sys.settrace(usual)
-            where = f"{event} {frame.f_code.co_filename}:{frame.f_lineno}"
+            where = f"{event} {frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
             signal.raise_signal(signal.SIGINT)
         return on_line
 

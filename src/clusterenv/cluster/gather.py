@@ -75,6 +75,10 @@ class Gather:
         """Those of `slots` that are asked for and not yet handed over."""
         return slots[self._pending[slots]]
 
+    def all_pending(self) -> set[int]:
+        """All slots that are asked for and not yet handed over."""
+        return set(self._pending.nonzero()[0].tolist())
+
     def ready(self) -> Slots:
         """Pending slots that are answered, those asked for first in front, so that none waits for ever."""
         slots: Slots = (self._pending & (self._have == self._want)).nonzero()[0]

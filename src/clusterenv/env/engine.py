@@ -19,6 +19,7 @@ from clusterenv.env.recovery import Recovery, reset_messages
 from clusterenv.errors import ResultError
 from clusterenv.node.base import Message
 from clusterenv.transport.arena import Command
+from clusterenv.transport.uninterrupted import uninterrupted
 from clusterenv.worker.report import Report
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ class Engine:
         self.recovery = Recovery(node, arena, self.gather, self.observations, autoreset_mode, on_loss, timeouts)
         self._timeouts = timeouts
         self._everybody = list(range(len(node.blocks)))
-        self._kept = Report()  # reports about slots that are not handed over yet
         self._looked_at = 0.0
         self.asked = True  # whether the first half of the last call has come to its end
         self._sending: Sequence[int] = ()  # the slots of a `send` that was interrupted before it had asked them all
@@ -82,13 +82,22 @@ class Engine:
     def begin_step(self, actions: Sequence[Any] | None) -> None:
         """Ask every slot for a step. The actions are in the arena, or given one per slot if no array can hold them."""
         self._keep_objects(range(self.arena.spec.num_envs), actions)
+        self._forget_reported()
         self.recovery.finish()
         command = Command.STEP
+        if self.gather.any_broken:
+            uninterrupted(self._ask_all)
+            self.recovery.answer(self.node.reported)
+            command = Command.STEP_SOME
+        else:
+            self.gather.ask_all()
+        self.node.request(command, self._everybody, self._object_actions(range(self.arena.spec.num_envs)))
+
+    def _ask_all(self) -> None:
+        """Ask for every slot. Those that are broken are answered as lost: mended and not noted, nobody would see it."""
         broken = self.gather.ask_all()
         if broken is not None:
-            self.recovery.answer_lost(broken.tolist(), self._kept)
-            command = Command.STEP_SOME
-        self.node.request(command, self._everybody, self._object_actions(range(self.arena.spec.num_envs)))
+            self.recovery.note_broken(broken)
 
     def end_step(self, timeout_s: float | None) -> Report:
         """Wait for every slot and return what was reported.
@@ -105,9 +114,8 @@ class Engine:
         for worker in late:
             self.node.lose(worker, f"no answer to a step within {limit_s} s")
         self._collect()
-        report, self._kept = self._kept, Report()
         self.gather.hand_over_all()
-        return report
+        return self.node.reported  # which stays until the next step: after an interrupt this one is asked for again
 
     def _ask_again(self) -> None:
         """The first half of this step was interrupted: ask those workers that were not asked. None steps twice."""
@@ -130,15 +138,22 @@ class Engine:
         """Ask these slots for a step."""
         named: list[int] = slots.tolist()
         self._keep_objects(named, actions)
+        if not self.gather.in_flight:
+            self._forget_reported()
         self.recovery.finish()
         if self._sending:
             self._send_again()
         self._sending = named
-        workers, broken = self.gather.ask(slots, time.monotonic())
-        if len(broken):
-            self.recovery.answer_lost(broken.tolist(), self._kept)
+        workers = uninterrupted(self._ask, slots) if self.gather.any_broken else self._ask(slots)
+        self.recovery.answer(self.node.reported)
         self.node.request(Command.SEND, workers, self._object_actions(named))
         self._sending = ()
+
+    def _ask(self, slots: Slots) -> list[int]:
+        """Ask for slots; returns the workers to wake. Those that are broken are answered as lost."""
+        workers, broken = self.gather.ask(slots, time.monotonic())
+        self.recovery.note_broken(broken)
+        return workers
 
     def _send_again(self) -> None:
         """The last `send` was interrupted: ask those workers that were not asked. None steps twice."""
@@ -177,7 +192,7 @@ class Engine:
         slots = self.gather.ready()[:full]
         self._collect()
         self.gather.hand_over(slots)
-        return slots, self._take_kept(set(slots.tolist()))
+        return slots, self._take_reported(set(slots.tolist()))
 
     def drain(self) -> None:
         """Let everything that is under way come to its end, and throw it away."""
@@ -186,10 +201,8 @@ class Engine:
         for worker in self.node.wait(self._everybody, self._timeouts.step_s):
             self.node.lose(worker, f"no answer to a step within {self._timeouts.step_s} s")
         self.node.reports()
-        for loss in self.node.losses():
-            self.gather.lose(self.node.blocks[loss.worker], reported=True)
+        for loss in self.recovery.note_losses(asked=False):
             self.recovery.replace(loss.worker)
-        self._kept = Report()
         self.recovery.forget_requests()
 
     # Resets.
@@ -214,9 +227,8 @@ class Engine:
                 self._reset_by[worker] = self.node.incarnation(worker)
                 block = self.node.blocks[worker]
                 self._resetting = {s: seed for s, seed in self._resetting.items() if s not in block}
-            for loss in self.node.losses():
-                # Slots that are not being reset have lost their environments too: they must show it.
-                self.gather.lose(self.node.blocks[loss.worker], reported=True)
+            # Slots that are not being reset have lost their environments too: they must show it.
+            for loss in self.recovery.note_losses(asked=False):
                 self.recovery.go_on_or_raise(loss)
             self._reset_again()
             if self._resetting:
@@ -323,21 +335,36 @@ class Engine:
         """Take what the workers have reported, with losses turned into answers."""
         report = self.node.reports()
         self.recovery.settle(report)
-        self.observations.update(report)
-        self._kept.extend(report)
+        if report.observations:
+            self.observations.update(report)
+            report.observations = []  # an old one must not come again after a reset
 
-    def _take_kept(self, slots: set[int]) -> Report:
+    def _take_reported(self, slots: set[int]) -> Report:
         """The part of what was reported that belongs to these slots; the rest waits for its own."""
-        kept, self._kept = self._kept, Report()
-        taken = Report()
-        for entry in kept.infos:
-            (taken if entry[0] in slots else self._kept).infos.append(entry)
-        for batch_slots, infos in kept.block_infos:
+        taken, rest = Report(), Report()
+        for entry in self.node.reported.infos:
+            (taken if entry[0] in slots else rest).infos.append(entry)
+        for batch_slots, infos in self.node.reported.block_infos:
             mine = np.isin(batch_slots, list(slots))
-            for part, rows in ((taken, mine), (self._kept, ~mine)):
+            for part, rows in ((taken, mine), (rest, ~mine)):
                 if rows.any():
                     part.block_infos.append((batch_slots[rows], rows_of(infos, rows)))
+        self.node.reported = rest
         return taken
+
+    def _forget_reported(self) -> None:
+        """What was reported of the last step has been handed over."""
+        if self.node.reported:
+            self.node.reported = Report()
+
+    def count_again(self, *, single: bool) -> None:
+        """After an interrupt: forget what was not asked for.
+
+        Of `single` slots also what was reported, if `recv` has handed them over: the rest waits for its own.
+        """
+        self.gather.count_again()
+        if single:
+            self.node.reported = self.node.reported.about(self.gather.all_pending())
 
     def _look_after_workers(self) -> None:
         """Now and then, however busy the others keep us: find workers that have died or do not answer."""

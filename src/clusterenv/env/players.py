@@ -208,8 +208,7 @@ class Players:
     def replace_lost(self) -> list[int]:
         """Start replacements for workers that were lost, or raise WorkerLost. Returns them."""
         lost = []
-        for loss in self._engine.node.losses():
-            self._engine.gather.lose(self._engine.node.blocks[loss.worker], reported=True)
+        for loss in self._engine.recovery.note_losses(asked=False):
             self._engine.recovery.go_on_or_raise(loss, self._step_of(loss.worker))
             self._told[loss.worker] = int(self.fragments.progress[loss.worker])
             self.watch.forget(loss.worker)

@@ -12,10 +12,13 @@ from clusterenv.cluster.restart import Budgets, Fault, fresh_seed
 from clusterenv.config import OnLoss
 from clusterenv.errors import EnvError, LaunchError, WorkerLost, named, words_of
 from clusterenv.node.base import Message
+from clusterenv.transport.uninterrupted import uninterrupted
 from clusterenv.worker.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
+
+    import numpy.typing as npt
 
     from clusterenv.cluster.gather import Gather
     from clusterenv.config import Timeouts
@@ -50,13 +53,13 @@ class Recovery:
         self._budgets = Budgets()
         self._replaced = np.zeros(len(node.blocks), dtype=np.int64)
         self._starting: list[int] = []
-        self._unstarted: set[int] = set()  # lost, and an interrupt may come before another is started
+        # Lost, and an interrupt may come before another is started; with the loss as long as nobody has decided on it.
+        self._unstarted: dict[int, Loss | None] = {}
         self._left_out: dict[int, Exception] = {}  # those that an elastic stream goes on without, and why
         self.elastic = False
         # Kept until all is answered, so that after an interrupt the next call goes on from here.
         self._unanswered: list[int] = []  # slots that were asked for, of lost workers
         self._last_seen: dict[int, Any] = {}  # their observations, which a reset may have written over by then
-        self._unsettled: Report | None = None
         count = arena.spec.num_envs
         self.seeds: list[int | None] = [None] * count
         self.was_reset = False  # before that there is no episode to truncate, so every error is raised
@@ -80,34 +83,41 @@ class Recovery:
 
     def settle(self, report: Report) -> None:
         """Turn new losses into answers, and failures into a log line or an error."""
-        if self._unsettled is not None:
-            report.extend(self._unsettled)
-            self._unsettled = None
-        try:
-            self._take_losses()
-            # Only now: the workers of a lost host come back together.
-            self._answer(report)
-        except KeyboardInterrupt:
-            self._unsettled = report
-            raise
+        self._take_losses()
+        # Only now: the workers of a lost host come back together.
+        self.answer(report)
         if report.failures:
             self.check_failures(report)
+            report.failures = []
 
     def _take_losses(self, fresh: Container[int] = ()) -> None:
-        """The slots of a lost worker shall show it, now or with the next request, and another takes its place.
+        """The slots of a lost worker shall show it, now or with the next request, and another takes its place."""
+        for loss in self.note_losses(fresh):
+            self.go_on_or_raise(loss)
 
-        Of one that is lost again before it had an episode nothing is to be told.
+    def note_losses(self, fresh: Container[int] = (), *, asked: bool = True) -> list[Loss]:
+        """Note which workers were lost. Returns the losses on which nobody has decided yet, if they go on or raise.
+
+        All of them are noted before the first is replaced, which takes time and may be interrupted.
+
+        Args:
+            fresh: those that have had no episode yet. Of one that is lost again before that nothing is to be told.
+            asked: whether their slots that were asked for are answered as lost; otherwise that comes to nothing.
         """
-        losses = self._node.losses()
-        for loss in losses:  # all of them before the first is replaced, which takes time and may be interrupted
+        if self._node.has_losses:
+            uninterrupted(self._note_losses, fresh, asked)  # taken from the node and not noted, nobody would see them
+        return [loss for loss in self._unstarted.values() if loss is not None]
+
+    def _note_losses(self, fresh: Container[int], asked: bool) -> None:
+        for loss in self._node.losses():
             known = loss.worker in self._unstarted or loss.worker in fresh
-            self._unstarted.add(loss.worker)
-            if not known:
+            self._unstarted[loss.worker] = loss
+            if not asked:
+                self._gather.lose(self._node.blocks[loss.worker], reported=True)
+            elif not known:
                 self._unanswered += self._gather.lose(self._node.blocks[loss.worker], reported=loss.reported)
                 if loss.torn is not None:
                     self._observations.blank(loss.torn)
-        for loss in losses:
-            self.go_on_or_raise(loss)
 
     def go_on_or_raise(self, loss: Loss, at: int | None = 0) -> None:
         """Start a replacement for a lost worker, or raise WorkerLost.
@@ -119,6 +129,7 @@ class Recovery:
         if self.elastic and not tolerable:
             _logger.warning("worker %d is lost again and again (%s); the others go on", loss.worker, loss.cause)
             self._left_out.setdefault(loss.worker, self.error_of(loss, at, again=True))
+            self._unstarted.pop(loss.worker, None)
             return
         # A limit on memory is there to be reached; who sets one asks for fresh workers, whatever `on_loss` says.
         told = self._on_loss is OnLoss.RAISE and loss.fault is not Fault.MEMORY
@@ -128,45 +139,49 @@ class Recovery:
         _logger.warning("worker %d is lost (%s); starting another", loss.worker, loss.cause)
         self.replace(loss.worker)
 
-    def answer_lost(self, slots: list[int], report: Report) -> None:
-        """These slots come back truncated; with autoreset in the same step, already in their next episode."""
-        self._unanswered += slots
-        self._answer(report)
+    def note_broken(self, slots: npt.NDArray[np.intp]) -> None:
+        """These slots were lost before they were asked for; `answer` tells it."""
+        self._unanswered += slots.tolist()
 
-    def _answer(self, report: Report) -> None:
+    def answer(self, report: Report) -> None:
+        """Lost slots come back truncated; with autoreset in the same step, already in their next episode."""
         while count := len(self._unanswered):  # others may be lost meanwhile
             slots = list(dict.fromkeys(self._unanswered))
-            infos: list[tuple[int, dict[str, Any]]] = [(slot, {"worker_lost": True}) for slot in slots]
             fresh = Report()
             if self._mode is AutoresetMode.SAME_STEP:
                 for slot in slots:
                     self._last_seen.setdefault(slot, self._observations.one(slot))
                 fresh = self._reset_fresh(slots)
-                infos += [(s, {"final_obs": self._last_seen.pop(s), "final_info": {}}) for s in slots]
-            # Infos of a slot that is lost after all would tell of a step that the user never sees.
-            report.infos = [entry for entry in report.infos if entry[0] not in slots] + infos
-            report.extend(fresh)
-            self._arena.reward[slots] = 0.0
-            self._arena.terminated[slots] = False
-            self._arena.truncated[slots] = True
-            del self._unanswered[:count]
+            uninterrupted(self._note_answers, count, slots, fresh, report)
+
+    def _note_answers(self, count: int, slots: list[int], fresh: Report, report: Report) -> None:
+        infos: list[tuple[int, dict[str, Any]]] = [(slot, {"worker_lost": True}) for slot in slots]
+        if self._mode is AutoresetMode.SAME_STEP:
+            infos += [(slot, {"final_obs": self._last_seen.pop(slot), "final_info": {}}) for slot in slots]
+        # Infos of a slot that is lost after all would tell of a step that the user never sees.
+        report.infos = [entry for entry in report.infos if entry[0] not in slots] + infos
+        report.extend(fresh)
+        self._arena.reward[slots] = 0.0
+        self._arena.terminated[slots] = False
+        self._arena.truncated[slots] = True
+        del self._unanswered[:count]
 
     def replace(self, worker: int) -> None:
         """Start a fresh worker in the place of a lost one; `finish` waits for it."""
-        self._unstarted.add(worker)
-        self._replaced[worker] += 1
+        self._unstarted[worker] = None  # if it is interrupted, `finish` begins again
         try:
-            seeds = [self._fresh_seed(slot) for slot in self._node.blocks[worker]]
+            seeds = [self._fresh_seed(slot, 1) for slot in self._node.blocks[worker]]
             self._node.replace(worker, seeds, patient=self.elastic)
         except LaunchError:
             self._give_up()
             raise
-        except KeyboardInterrupt:
-            self._replaced[worker] -= 1  # `finish` begins again
-            raise
+        uninterrupted(self._note_started, worker)
+
+    def _note_started(self, worker: int) -> None:
+        self._replaced[worker] += 1
         if worker not in self._starting:
             self._starting.append(worker)
-        self._unstarted.discard(worker)
+        self._unstarted.pop(worker, None)
 
     def allow_shrinking(self) -> None:
         """A stream begins that may go on with fewer workers, if that was asked for."""
@@ -206,7 +221,8 @@ class Recovery:
         if self._unstarted or self._left_out:
             for worker in sorted(self._unstarted | self._left_out.keys()):
                 self._left_out.pop(worker, None)
-                self.replace(worker)
+                loss = self._unstarted.get(worker)
+                self.replace(worker) if loss is None else self.go_on_or_raise(loss)
         while self._starting:
             problems = self._node.ready(self._starting, self._timeouts.start_s)
             fresh, self._starting = self._starting, []  # only now: an interrupted wait goes on with the next call
@@ -242,17 +258,15 @@ class Recovery:
 
     def lost_in_call(self, name: str) -> WorkerLost | None:
         """A call cannot come back truncated: the error, if a worker was lost in it. Steps can go on after that."""
-        losses, replaced = self._node.losses(), self._on_loss is not OnLoss.RAISE
-        for loss in losses:
-            self._gather.lose(self._node.blocks[loss.worker], reported=True)
+        losses, replaced = self.note_losses(asked=False), self._on_loss is not OnLoss.RAISE
         if not losses:
             return None
         if replaced:
-            self._unstarted.update(loss.worker for loss in losses)
             for loss in losses:
                 self.replace(loss.worker)
         else:
             self.must_reset = True
+            self._unstarted.clear()  # a reset looks who is missing
         return self.error_of(losses[0]._replace(cause=f"{losses[0].cause}, in {name}"), replaced=replaced)
 
     def error_of(self, loss: Loss, at: int | None = 0, *, again: bool = False, replaced: bool = False) -> WorkerLost:
@@ -286,13 +300,14 @@ class Recovery:
         self._observations.update(report)
         return report
 
-    def _fresh_seed(self, slot: int) -> int | None:
-        restarts = int(self._replaced[self._gather.worker_of[slot]])
+    def _fresh_seed(self, slot: int, more: int = 0) -> int | None:
+        """The seed of a slot whose worker was replaced; `more` restarts are not counted yet."""
+        restarts = int(self._replaced[self._gather.worker_of[slot]]) + more
         return fresh_seed(self.seeds[slot], slot, _WORKER_RESTARTS + restarts)
 
     def forget_requests(self) -> None:
         """Nothing is asked for any more."""
-        self._unanswered, self._last_seen, self._unsettled = [], {}, None
+        self._unanswered, self._last_seen, self._node.reported = [], {}, Report()
         self._gather.forget_requests()
 
     def _give_up(self) -> None:

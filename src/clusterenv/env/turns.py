@@ -126,7 +126,7 @@ class Turns:
         """A call was cut short, and what it had begun is still under way. A stream looks after itself."""
         if self.pending not in (Pending.NOTHING, Pending.STREAM):
             self.abandoned = True
-        self._engine.gather.count_again()
+        self._engine.count_again(single=self.pending is Pending.NOTHING)
 
     def _catch_up(self) -> None:
         """Do what had to wait for the end of a call."""

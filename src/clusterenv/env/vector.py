@@ -265,6 +265,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
         """
         with self._turns:
             self._turns.require_pending(Pending.STEP)
+            self._turns.need_reset()  # an interrupt may have taken the place of the error that says so
             return self._end_step(checks.wait_limit(timeout))
 
     def _begin_step(self, name: str, actions: Any) -> None:

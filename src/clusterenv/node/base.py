@@ -76,9 +76,12 @@ class Node(Protocol):
 
     Attributes:
         ending: whether another thread wants to close the batch: whoever waits for workers stops waiting.
+        reported: what the workers have reported. It stays here until it is handed over, and another takes its place:
+            so it is at one place only, and an interrupt on the way cannot lose it.
     """
 
     ending: bool
+    reported: Report
 
     @property
     def closed(self) -> bool:
@@ -135,7 +138,7 @@ class Node(Protocol):
         """From here on `wait_any` hears of slots that become ready. Look at them after this."""
 
     def reports(self) -> Report:
-        """What the workers have reported since the last look."""
+        """Read what the workers have announced, and return all that they have `reported`."""
 
     def post(self, messages: Mapping[int, Message]) -> None:
         """Send each worker its message; each answers with one reply."""
@@ -176,6 +179,10 @@ class Node(Protocol):
 
     def look(self) -> None:
         """See whether the workers still live."""
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether a worker was lost since the last look."""
 
     def losses(self) -> list[Loss]:
         """The workers lost since the last look."""

@@ -12,6 +12,7 @@ from clusterenv.node.base import Message
 from clusterenv.node.supervisor import LISTEN_S
 from clusterenv.transport.arena import Command
 from clusterenv.transport.channel import ChannelClosed, ChannelTimeout, pack, pack_by_value
+from clusterenv.transport.uninterrupted import uninterrupted
 from clusterenv.worker.loop import PLAYED, SETUP, Reply
 from clusterenv.worker.report import Report, failure_of
 
@@ -31,11 +32,14 @@ class Exchange:
 
     Args:
         workers: whose messages these are.
+
+    Attributes:
+        reported: what the workers have reported, until somebody sets another in its place.
     """
 
     def __init__(self, workers: Workers) -> None:
         self._workers, self._handles = workers, workers.handles
-        self._report = Report()
+        self.reported = Report()
 
     def post(self, messages: Mapping[int, Message]) -> None:
         """Send each worker its message; each answers with one reply."""
@@ -152,24 +156,27 @@ class Exchange:
         return taken
 
     def reports(self) -> Report:
-        """Read every message that was announced."""
+        """Read every message that was announced; returns all that was reported and not taken."""
         for worker in self._workers.board.announced():
             handle = self._handles[worker]
             while not handle.lost and self._workers.board.unread(worker):
                 self._receive(handle)
-        report, self._report = self._report, Report()
-        return report
+        return self.reported
 
     def _receive(self, handle: WorkerHandle) -> None:
         """Read one message of a worker and put it where it belongs."""
         try:
-            packed = handle.channel.receive_packed(FRAME_S)
+            packed = handle.channel.peek_packed(FRAME_S)
         except (ChannelClosed, ChannelTimeout) as error:
             self._workers.gone(handle, f"its channel failed: {error}")
             return
-        message = self._loaded(handle, packed)
+        # At once: a report that was read and not counted would be waited for, and its worker given up.
+        uninterrupted(self._note, handle, self._loaded(handle, packed))
+
+    def _note(self, handle: WorkerHandle, message: Report | Reply) -> None:
+        handle.channel.drop()
         if isinstance(message, Report):
-            self._report.extend(message)
+            self.reported.extend(message)
             self._workers.board.note_read(handle.worker)
         elif message.request == PLAYED:
             handle.played.append(message)

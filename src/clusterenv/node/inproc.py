@@ -38,7 +38,7 @@ class InprocNode(Here):
         self._running: list[Block] = []
         self._arena: Arena | None = None
         self._stations: list[Station] = []
-        self._report = Report()
+        self.reported = Report()
         self._replies: dict[int, Reply] = {}
         self.closed = False
         self._orders: list[tuple[int, tuple[Any, ...]]] = []  # of streaming blocks, first come, first served
@@ -73,7 +73,7 @@ class InprocNode(Here):
             words[self._slot_words[worker]] = _NOT_BEGUN
             try:
                 if rows:
-                    self._report.extend(block.step(rows, values))
+                    self.reported.extend(block.step(rows, values))
                 have[rows] = want[rows]
             except BaseException:
                 self._note_finished(worker, rows)
@@ -102,9 +102,8 @@ class InprocNode(Here):
         """Nothing to hear: `request` did the work."""
 
     def reports(self) -> Report:
-        """What the blocks have reported since the last look."""
-        report, self._report = self._report, Report()
-        return report
+        """What the blocks have reported, until it is handed over."""
+        return self.reported
 
     def post(self, messages: Mapping[int, Message]) -> None:
         """Call the blocks, now."""
@@ -156,6 +155,11 @@ class InprocNode(Here):
 
     def look(self) -> None:
         """Nothing can be lost here."""
+
+    @property
+    def has_losses(self) -> bool:
+        """Never: see `losses`."""
+        return False
 
     def losses(self) -> list[Loss]:
         """A block in this process cannot be lost without the head."""

@@ -164,8 +164,17 @@ class LocalNode(Here):
         """Note how the bell stands."""
         self._bell_seen = self._bound().bell[0]
 
+    @property
+    def reported(self) -> Report:
+        """What the workers have reported, until it is handed over."""
+        return self._exchange.reported
+
+    @reported.setter
+    def reported(self, report: Report) -> None:
+        self._exchange.reported = report
+
     def reports(self) -> Report:
-        """Read every message that was announced."""
+        """Read every message that was announced; returns `reported`."""
         return self._exchange.reports()
 
     # Messages.
@@ -200,6 +209,11 @@ class LocalNode(Here):
     def look(self) -> None:
         """See whether the workers still live."""
         self._workers.look_at_all()
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether a worker was lost since they were last asked for."""
+        return self._workers.has_losses
 
     def losses(self) -> list[Loss]:
         """The workers lost since they were last asked for."""

@@ -26,6 +26,7 @@ from clusterenv.node.returning import Returns
 from clusterenv.node.rows import WholeNode, copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
 from clusterenv.transport.arena import Command
+from clusterenv.transport.uninterrupted import uninterrupted
 from clusterenv.wire import messages as m
 from clusterenv.worker.report import Report
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from clusterenv.clusters import Remote
     from clusterenv.launchers.base import Launcher
     from clusterenv.node.base import Incarnation, Message
-    from clusterenv.node.host import Host
+    from clusterenv.node.host import Handler, Host
     from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena
     from clusterenv.transport.fragments import Fragments
@@ -69,7 +70,7 @@ class RemoteNode(Waiting):
         self._lending = Lending()
         self._replacements = Replacements(self._crew, self._returns)
         self._losses: list[Loss] = []
-        self._report = Report()
+        self.reported = Report()
         self._stepping: set[int] = set()  # hosts in lock step
         self._showing: set[int] = set()  # hosts that were asked to show the rows that they have
         self._looked_s = self._pumped_s = time.monotonic()
@@ -186,9 +187,8 @@ class RemoteNode(Waiting):
                 return
 
     def reports(self) -> Report:
-        """What has been reported since the last look."""
-        report, self._report = self._report, Report()
-        return report
+        """What has been reported, until it is handed over."""
+        return self.reported
 
     # Messages.
 
@@ -271,6 +271,11 @@ class RemoteNode(Waiting):
         """Take what has arrived, and see who is silent."""
         self.listen()
 
+    @property
+    def has_losses(self) -> bool:
+        """Whether a worker was lost since the last look."""
+        return bool(self._losses)
+
     def losses(self) -> list[Loss]:
         """The workers lost since the last look."""
         losses, self._losses = self._losses, []
@@ -286,11 +291,14 @@ class RemoteNode(Waiting):
 
     def _record(self, loss: Loss) -> None:
         if self._crew.alive[loss.worker]:
-            self._crew.alive[loss.worker] = False
-            self._crew.pids[loss.worker] = None
-            if self._mail is not None:
-                self._mail.forget(loss.worker)
-            self._losses.append(loss)
+            uninterrupted(self._record_now, loss)  # marked as lost and not counted, nobody would hear of it
+
+    def _record_now(self, loss: Loss) -> None:
+        self._crew.alive[loss.worker] = False
+        self._crew.pids[loss.worker] = None
+        if self._mail is not None:
+            self._mail.forget(loss.worker)
+        self._losses.append(loss)
 
     def replace(self, worker: int, seeds: Sequence[int | None], *, patient: bool = False) -> None:
         """Start a fresh worker in the place of a lost one; do not wait for it."""
@@ -386,8 +394,8 @@ class RemoteNode(Waiting):
         elif isinstance(message, m.Answer):
             handler = host.handler_of(message.number)
             if handler is not None:
-                handler(message, frames)
-                host.settle(message.number)
+                # At once: an answer that was taken and not settled comes again, and would be taken twice.
+                uninterrupted(self._take_answer, host, handler, message, frames)
         elif isinstance(message, m.Lost):
             self._take_loss(host, message)
         elif isinstance(message, m.Beat):
@@ -397,9 +405,23 @@ class RemoteNode(Waiting):
             fault = Fault.PREEMPTION if message.preempted else Fault.CRASH
             self._give_up(host, f"its node {host.name} left: {message.reason}", fault)
 
+    def _take_answer(self, host: Host, handler: Handler, message: m.Answer, frames: Sequence[Any]) -> None:
+        handler(message, frames)
+        host.settle(message.number)
+
     def _take_rows(self, host: Host, message: m.Rows, frames: Sequence[Any]) -> None:
         if message.number is not None and host.handler_of(message.number) is None:
             return
+        if message.report:  # at once: of rows that are here, what was reported is not looked at when they come again
+            uninterrupted(self._copy_rows, host, message, frames)
+        else:
+            self._copy_rows(host, message, frames)
+        self._showing.discard(host.index)
+        if message.number is not None:
+            self._stepping.discard(host.index)
+            host.settle(message.number)
+
+    def _copy_rows(self, host: Host, message: m.Rows, frames: Sequence[Any]) -> None:
         slots: Sequence[int] = host.slots
         if not message.whole or not self._whole[host.index].take_answer(frames):
             slots = copy_rows(self._bound(), host.slots, frames, whole=message.whole).tolist()
@@ -407,11 +429,7 @@ class RemoteNode(Waiting):
             report = unpack_report(message.report, host.slots)
             if len(slots) < len(host.slots):  # rows that the head had already came with what was reported of them
                 report = report.about(set(slots))
-            self._report.extend(report)
-        self._showing.discard(host.index)
-        if message.number is not None:
-            self._stepping.discard(host.index)
-            host.settle(message.number)
+            self.reported.extend(report)
 
     def _take_loss(self, host: Host, message: m.Lost) -> None:
         if message.worker >= len(host.blocks) or message.life != host.lives[message.worker]:
@@ -447,11 +465,11 @@ class RemoteNode(Waiting):
             return
         _logger.warning("node %s is lost: %s", host.name, cause)
         host.tell(m.Refuse(reason=f"given up: {cause}"[:1000]))  # if it still lives, it ends
-        host.give_up(cause, fault)
-        self._stepping.discard(host.index)
-        self._showing.discard(host.index)
         for worker in host.workers:
             self._record(Loss(worker, cause, None, None, reported=False, fault=fault))
+        self._stepping.discard(host.index)
+        self._showing.discard(host.index)
+        host.give_up(cause, fault)  # last: after an interrupt it is begun again
 
     def _until(self, done: Callable[[], bool], limit_s: float | None, what: str, hosts: Sequence[Host]) -> None:
         """Wait for something that these hosts do; others may be lost meanwhile, and are dealt with afterwards."""

@@ -107,7 +107,7 @@ class Steps:
     def _finish_lock_step(self, number: int, whole: bool, rows: RowIndex | None) -> None:
         self._lock_step = None
         # Also what was sent early (`show_again`), since that may have been lost. The head ignores rows that it has.
-        self._held.extend(self._node.reports())
+        self._take_reports()
         report, self._held = self._held, Report()
         header = m.encode(m.Rows(number=number, report=pack_report(report), whole=whole))
         self._done(number, [header, *self._frames(rows)])
@@ -125,7 +125,7 @@ class Steps:
 
     def _report_about(self, ready: RowIndex) -> bytes:
         """What was reported of these rows, packed. Reports of other rows are held until those are sent."""
-        self._held.extend(self._node.reports())
+        self._take_reports()
         if not self._held:
             return b""
         slots = set((ready + self._arena.spec.first_slot).tolist())
@@ -133,6 +133,10 @@ class Steps:
         if self._lock_step is None:
             self._held.forget(slots)
         return report
+
+    def _take_reports(self) -> None:
+        self._held.extend(self._node.reports())
+        self._node.reported = Report()
 
     def _awaited(self) -> npt.NDArray[np.bool_]:
         """The rows that were asked for and have not been shown."""

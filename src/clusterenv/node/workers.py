@@ -16,6 +16,7 @@ from clusterenv.node.handle import WorkerHandle
 from clusterenv.node.starting import check_descriptors, pickled
 from clusterenv.node.supervisor import Supervisor, search_path
 from clusterenv.transport.channel import Channel, ChannelClosed, pack
+from clusterenv.transport.uninterrupted import uninterrupted
 from clusterenv.transport.wake import check_supported
 from clusterenv.worker.loop import Setup
 
@@ -127,8 +128,10 @@ class Workers:
 
     def record(self, handle: WorkerHandle, cause: str) -> None:
         """Count a worker as lost, once, with what the arena tells about its last moment."""
-        if handle.lost:
-            return
+        if not handle.lost:
+            uninterrupted(self._record, handle, cause)  # marked as lost and not counted, nobody would hear of it
+
+    def _record(self, handle: WorkerHandle, cause: str) -> None:
         handle.lost = True
         slot = torn = None
         reported, fault = True, Fault.CRASH
@@ -140,6 +143,11 @@ class Workers:
             reported = not self.board.unread(handle.worker)
             self.board.excuse(handle.worker)
         self._losses.append(Loss(handle.worker, cause, slot, torn, reported, fault))
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether there are any."""
+        return bool(self._losses)
 
     def losses(self) -> list[Loss]:
         """The workers lost since they were last asked for."""

@@ -138,15 +138,27 @@ class Channel:
         return pickle.loads(self.receive_packed(limit_s))
 
     def receive_packed(self, limit_s: float | None) -> bytes:
-        """The next message, still pickled. If it is interrupted, the next call goes on where this one stopped."""
+        """The next message, still pickled."""
+        packed = self.peek_packed(limit_s)
+        self.drop()
+        return packed
+
+    def peek_packed(self, limit_s: float | None) -> bytes:
+        """The next message, still pickled. It stays the next one until `drop`, so that an interrupt cannot lose it.
+
+        If this is interrupted, the next call goes on where it stopped.
+        """
         end = None if limit_s is None else time.monotonic() + limit_s
         while True:
             got, size = self._progress()
             if got == size:
                 break
             self._read(min(size - got, _CHUNK_BYTES), end)
-        parts, self._parts = self._parts, []
-        return b"".join(parts)[_HEADER.size :]
+        return b"".join(self._parts)[_HEADER.size :]
+
+    def drop(self) -> None:
+        """The message that `peek_packed` has returned was taken."""
+        self._parts = []
 
     def send_fd(self, fd: int, limit_s: float | None) -> None:
         """Hand a descriptor to the other side."""
