@@ -106,7 +106,7 @@ class Recovery:
         """
         if self._node.has_losses:
             uninterrupted(self._note_losses, fresh, asked)  # taken from the node and not noted, nobody would see them
-        return [loss for loss in self._unstarted.values() if loss is not None]
+        return [loss for loss in self._unstarted.values() if loss is not None] if self._unstarted else []
 
     def _note_losses(self, fresh: Container[int], asked: bool) -> None:
         for loss in self._node.losses():

@@ -100,6 +100,13 @@ class Host:
         """Who takes the answer to a request; None if it was answered before."""
         return self._handlers.get(number)
 
+    def take_answer(self, answer: m.Answer, frames: Sequence[Any]) -> None:
+        """Let the answer to a request be taken, unless it was before."""
+        handler = self.handler_of(answer.number)
+        if handler is not None:
+            handler(answer, frames)
+            self.settle(answer.number)
+
     def settle(self, number: int) -> None:
         """The answer to a request was taken. Called last: an answer that an interrupt cut short is asked for again."""
         self._asking.answered(number)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from clusterenv.clusters import Remote
     from clusterenv.launchers.base import Launcher
     from clusterenv.node.base import Incarnation, Message
-    from clusterenv.node.host import Handler, Host
+    from clusterenv.node.host import Host
     from clusterenv.sync.codec import Decoded, Encoded
     from clusterenv.transport.arena import Arena
     from clusterenv.transport.fragments import Fragments
@@ -392,10 +392,8 @@ class RemoteNode(Waiting):
         if isinstance(message, m.Rows):
             self._take_rows(host, message, frames)
         elif isinstance(message, m.Answer):
-            handler = host.handler_of(message.number)
-            if handler is not None:
-                # At once: an answer that was taken and not settled comes again, and would be taken twice.
-                uninterrupted(self._take_answer, host, handler, message, frames)
+            # At once: an answer that was taken and not settled comes again, and would be taken twice.
+            uninterrupted(host.take_answer, message, frames)
         elif isinstance(message, m.Lost):
             self._take_loss(host, message)
         elif isinstance(message, m.Beat):
@@ -404,10 +402,6 @@ class RemoteNode(Waiting):
         elif isinstance(message, m.Leave):
             fault = Fault.PREEMPTION if message.preempted else Fault.CRASH
             self._give_up(host, f"its node {host.name} left: {message.reason}", fault)
-
-    def _take_answer(self, host: Host, handler: Handler, message: m.Answer, frames: Sequence[Any]) -> None:
-        handler(message, frames)
-        host.settle(message.number)
 
     def _take_rows(self, host: Host, message: m.Rows, frames: Sequence[Any]) -> None:
         if message.number is not None and host.handler_of(message.number) is None:
