@@ -107,7 +107,7 @@ def test_a_target_that_saturation_never_misses_does_not_run_away(stall_after: in
 def test_an_early_saturation_is_forgotten_in_time() -> None:
     trigger = ForESS(0.9)
     trigger.saturated(1e-4)
-    assert trigger.threshold == 5e-5
+    assert trigger.threshold == 2.5e-5
     for batches in range(600):
         trigger.update(situation(0, 1, 0.0, batches=batches, ess=np.array([1.0])))
     assert trigger.threshold > 0.05

@@ -29,8 +29,9 @@ _FADE = 1.02
 class Trigger:
     """Fires when the largest divergence of a worker exceeds a threshold.
 
-    The threshold stays below half of the level at which the divergence was last seen to saturate: above it nothing
-    would ever fire, and just below it the learner has long been held back when it does.
+    The threshold stays below a quarter of the level at which the divergence was last seen to saturate: above it nothing
+    would ever fire, and just below it the learner has long been held back when it does. PPO on LunarLander ended at 106
+    and 169 with half of it (two seeds, a threshold of 0.05), at 100 and 234 with a quarter.
     """
 
     def __init__(self, threshold: float) -> None:
@@ -55,7 +56,7 @@ class Trigger:
 
     def saturated(self, level: float) -> None:
         """The divergence has stopped growing at this level."""
-        self._cap = max(level / 2.0, _LOWEST_THRESHOLD)
+        self._cap = max(level / 4.0, _LOWEST_THRESHOLD)
 
     def may_stall(self) -> bool:
         """Whether there are means for a sync that the stall rule asks for."""
