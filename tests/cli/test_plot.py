@@ -47,6 +47,12 @@ def test_seeds_of_one_experiment_are_taken_together() -> None:
     }
 
 
+def test_what_a_loss_means_makes_no_other_experiment() -> None:
+    told = {"on_loss": "shrink", "min_nodes": 2, "timeouts.step_s": 300.0}
+    groups = curves.grouped([curve([0, 1], [0, 1], env_id="E"), curve([0, 1], [0, 1], env_id="E", **told)])
+    assert {label: len(group) for label, group in groups.items()} == {"ppo on E": 2}
+
+
 def test_one_experiment_is_named_by_what_it_is() -> None:
     assert list(curves.grouped([curve([0], [0], env_id="E", seed=1)])) == ["ppo on E"]
     assert list(curves.grouped([curve([0], [0], env_id="E", tasks=["A", "B"])])) == ["ppo on 2 tasks"]

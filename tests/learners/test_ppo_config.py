@@ -95,6 +95,12 @@ def test_synchronisation_that_makes_no_sense_is_refused(settings: dict[str, Any]
         ({"inference_wait_ms": -1.0}, r"inference_wait_ms=-1\.0 must be at least 0"),
         ({"publish_every": "gradient step"}, "the savings would look too good"),
         ({"num_envs": 1, "rollout_steps": 4}, "some would be empty"),
+        ({"on_loss": "shrink"}, "on_loss='shrink' with mode='lock step' .* Leave on_loss out, or use mode='stream'"),
+        ({"on_loss": "shrink", "mode": "stream", "inference": "head"}, "on_loss='shrink' with .* inference='head'"),
+        ({"min_nodes": 0}, "min_nodes=0 must be at least 1"),
+        ({"min_nodes": 2, "cluster": "tcp:nodes=2"}, "min_nodes=2 with mode='lock step'"),
+        ({"min_nodes": 2, "mode": "stream"}, "min_nodes=2 must be at most 1, the number of nodes of cluster='local:2'"),
+        ({"timeouts": {"step_s": -1.0}}, r"timeouts\.step_s=-1\.0 must be seconds"),
         ({"total_steps": 100}, r"less than one batch of 2048 transitions \(rollout_steps=64 x 32 slots\)"),
     ],
 )
@@ -119,6 +125,8 @@ def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, Any],
         ({"learning_rate": "fast"}, "learning_rate='fast' must be float"),
         ({"anneal": "no"}, "anneal='no' must be bool"),
         ({"sync": "always"}, "sync='always' must be SyncConfig"),
+        ({"on_loss": "shrnk"}, "on_loss='shrnk' must be .* Did you mean 'shrink'"),
+        ({"timeouts": 5}, "timeouts=5 must be Timeouts"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_before_anything_starts(settings: dict[str, Any], message: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
@@ -11,7 +11,7 @@ import tyro
 from clusterenv.cli.exits import OK, say
 from clusterenv.cli.json_lines import json_line
 from clusterenv.clusters import Remote, Tcp
-from clusterenv.config import Inproc, parse_cluster, usable_cores
+from clusterenv.config import Inproc, Timeouts, parse_cluster, usable_cores
 from clusterenv.learners.common.config import check
 from clusterenv.learners.common.env_args import parse_env_args
 
@@ -34,6 +34,8 @@ class BenchArgs:
     """say where the policy should act, with how many workers, environments and rows, and why"""
     cluster: str = "local"
     """where the environments run; of a local one as many workers as it names, or one per core"""
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    """how long something may take before it counts as lost"""
     policy: Literal["mlp", "shallow", "deep", "nature"] = "mlp"
     """the network: dense layers, or for images IMPALA's small or deep one, or DQN's"""
     lstm: int = 0
@@ -145,6 +147,9 @@ def advice(args: BenchArgs, plan: Plan) -> list[str]:
     words += ["--lstm", str(args.lstm)] if args.lstm else []
     words += ["--device", args.device] if args.device != "cpu" else []
     words += ["--torch-threads", str(args.torch_threads)] if args.torch_threads > 1 else []
+    for name, limit in asdict(args.timeouts).items():
+        if limit != getattr(Timeouts(), name):
+            words += [f"--timeouts.{name.replace('_', '-')}", str(limit)]
     other = "head" if plan.inference == "worker" else "worker"
     return [
         "",

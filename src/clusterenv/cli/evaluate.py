@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
 from clusterenv.cli.exits import OK, complain, say
 from clusterenv.cli.json_lines import json_line
-from clusterenv.config import check_num_envs, parse_cluster
+from clusterenv.config import Timeouts, check_num_envs, parse_cluster
 from clusterenv.errors import ConfigError
 from clusterenv.learners import catalog
 from clusterenv.learners.common.config import check
@@ -48,6 +48,10 @@ class EvalOptions:
     """number of environments (slots), at most one per episode"""
     cluster: str = "local"
     """where they run"""
+    on_loss: Literal["restart", "raise"] = "restart"
+    """when a worker is lost or an environment raises: play on in fresh ones, or end"""
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    """how long something may take before it counts as lost; where nothing is said, as in training"""
     env_args: tuple[str, ...] = ()
     """arguments of the environment that shall be other than in training, such as delay=20"""
     max_steps: int = 100_000
@@ -80,8 +84,11 @@ class Trained(NamedTuple):
 
 
 def parse(arguments: list[str]) -> EvalOptions:
-    """The options of `clusterenv eval`."""
-    return tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval")
+    """The options of `clusterenv eval`. Environments that are slow in training are so here too: its limits hold."""
+    options = tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval")
+    algorithm, table = RunFolder.open(options.run).read()
+    trained = EvalOptions(run=options.run, timeouts=catalog.settings_of(algorithm, table).timeouts)
+    return tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval", default=trained)
 
 
 def run(arguments: list[str]) -> int:
@@ -244,7 +251,7 @@ def _environments(
         )
         for task in trained.config.all_tasks()
     ]
-    return closing(make(tasks, slots, cluster))
+    return closing(make(tasks, slots, cluster, on_loss=options.on_loss, timeouts=options.timeouts))
 
 
 def _check_camera(env_id: str, envs: ClusterEnv) -> None:
