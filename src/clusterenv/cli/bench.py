@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from clusterenv.cli.dry_run import would_start
 from clusterenv.cli.exits import OK, say
 from clusterenv.cli.json_lines import json_line
 from clusterenv.clusters import Remote, Tcp
@@ -48,6 +49,8 @@ class BenchArgs:
     """the largest number of environments that is tried, and that is advised"""
     seconds: float = 1.0
     """how long each of about ten things is measured"""
+    dry_run: bool = False
+    """only show what would be started or submitted for the environments"""
     json: bool = False
     """as one line of JSON"""
 
@@ -100,6 +103,10 @@ def run(argv: list[str]) -> int:
     """Run `clusterenv bench`."""
     args = tyro.cli(BenchArgs, prog="clusterenv bench", args=argv)
     args.check()
+    if args.dry_run:
+        text = would_start(parse_cluster(args.cluster), [args.env_id], args.slots())
+        say(json_line({"would_start": text}) if args.json else text)
+        return OK
     from clusterenv.cli.measure import measure
     from clusterenv.learners.common.placement import decide
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
+from clusterenv.cli.dry_run import would_start
 from clusterenv.cli.exits import OK, complain, say
 from clusterenv.cli.json_lines import json_line
 from clusterenv.config import Timeouts, check_num_envs, parse_cluster
@@ -60,6 +61,8 @@ class EvalOptions:
     """a folder for films of the first episodes, as .gif"""
     films: int = 3
     """how many of them, with --video"""
+    dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
+    """only show what would be started or submitted for the environments"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """write one JSON object, for machines"""
 
@@ -94,6 +97,8 @@ def parse(arguments: list[str]) -> EvalOptions:
 def run(arguments: list[str]) -> int:
     """Run `clusterenv eval`."""
     options = parse(arguments)
+    if options.dry_run:
+        return _show(options)
     trained = _load(options.run)
     if options.sample and trained.config.judged_greedily:
         raise ConfigError(
@@ -113,6 +118,14 @@ def run(arguments: list[str]) -> int:
     if not options.json:
         for film in films:
             say(film)
+    return OK
+
+
+def _show(options: EvalOptions) -> int:
+    """What would be started, without starting it."""
+    tasks = catalog.settings_of(*RunFolder.open(options.run).read()).all_tasks()
+    text = would_start(parse_cluster(options.cluster), [task.env_id for task in tasks], _slots(options, len(tasks)))
+    say(json_line({"would_start": text}) if options.json else text)
     return OK
 
 
