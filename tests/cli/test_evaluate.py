@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clusterenv.cli.evaluate import parse
+from clusterenv.cli.evaluate import parse_for_run
 from clusterenv.cli.exits import LOST
 from clusterenv.cli.main import main
 from clusterenv.config import Timeouts
@@ -52,8 +52,8 @@ def test_a_return_that_is_no_number_is_null_for_machines(
 
 def test_limits_are_those_of_the_run_unless_others_are_named(tmp_path: pathlib.Path) -> None:
     run = trained(tmp_path, "ppo", *SMALL, "--timeouts.step-s", "300", "--timeouts.reset-s", "200")
-    assert parse([run]).timeouts == Timeouts(step_s=300.0, reset_s=200.0)
-    assert parse([run, "--timeouts.step-s", "60"]).timeouts == Timeouts(reset_s=200.0)
+    assert parse_for_run([run]).timeouts == Timeouts(step_s=300.0, reset_s=200.0)
+    assert parse_for_run([run, "--timeouts.step-s", "60"]).timeouts == Timeouts(reset_s=200.0)
 
 
 def test_a_worker_that_is_lost_ends_it_if_that_is_asked_for(

@@ -87,16 +87,21 @@ class Trained(NamedTuple):
 
 
 def parse(arguments: list[str]) -> EvalOptions:
-    """The options of `clusterenv eval`. Environments that are slow in training are so here too: its limits hold."""
-    options = tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval")
-    algorithm, table = RunFolder.open(options.run).read()
-    trained = EvalOptions(run=options.run, timeouts=catalog.settings_of(algorithm, table).timeouts)
-    return tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval", default=trained)
+    """The options of `clusterenv eval`."""
+    return tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval")
+
+
+def parse_for_run(arguments: list[str]) -> EvalOptions:
+    """The same. Environments that are slow in training are so here too: what is not said is taken from the run."""
+    run = parse(arguments).run
+    config = catalog.settings_of(*RunFolder.open(run).read())
+    default = EvalOptions(run=run, timeouts=config.timeouts)
+    return tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval", default=default)
 
 
 def run(arguments: list[str]) -> int:
     """Run `clusterenv eval`."""
-    options = parse(arguments)
+    options = parse_for_run(arguments)
     if options.dry_run:
         return _show(options)
     trained = _load(options.run)
