@@ -83,6 +83,8 @@ def test_synchronisation_that_makes_no_sense_is_refused(settings: dict[str, Any]
         ({"epochs": 0}, "epochs=0 must be at least 1"),
         ({"seed": -1}, "seed=-1 must be at least 0"),
         ({"target_kl": 0.0}, "target_kl"),
+        ({"torch_threads": 0}, "torch_threads=0 must be at least 1"),
+        ({"torch_threads": 100_000}, r"torch_threads=100000 must be at most 1024"),
         ({"hidden": (64, 0)}, "sizes of at least 1"),
         ({"stream_slots": 4}, "means nothing in lock step"),
         ({"mode": "stream", "stream_slots": 33}, "must be from 1 to num_envs=32"),

@@ -13,14 +13,14 @@ from clusterenv.cli.exits import OK, say
 from clusterenv.cli.json_lines import json_line
 from clusterenv.clusters import Remote, Tcp
 from clusterenv.config import Inproc, Timeouts, parse_cluster, usable_cores
-from clusterenv.learners.common.config import check
+from clusterenv.learners.common.config import MOST_THREADS, check
 from clusterenv.learners.common.env_args import parse_env_args
 
 if TYPE_CHECKING:
     from clusterenv.learners.common.placement import Measurements, Plan
 
-# More is taken for a typing error: weights of more than two gigabytes, more threads than any machine has cores.
-_MOST_LSTM, _MOST_THREADS = 8192, 1024
+# More is taken for a typing error: weights of more than two gigabytes.
+_MOST_LSTM = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class BenchArgs:
         check("seconds", self.seconds, above=0)
         check("most_envs", self.most_envs, least=2)
         check("lstm", self.lstm, least=0, most=_MOST_LSTM)
-        check("torch_threads", self.torch_threads, least=1, most=_MOST_THREADS)
+        check("torch_threads", self.torch_threads, least=1, most=MOST_THREADS)
         parse_env_args(self.env_args)
         parse_cluster(self.cluster)
         # torch takes seconds to import: not before all else is known to be right.

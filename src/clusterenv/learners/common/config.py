@@ -17,6 +17,9 @@ from clusterenv.learners.common.tasks import Task, title_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# More threads than any machine has cores are taken for a typing error: they would end the process.
+MOST_THREADS = 1024
+
 Mode = Literal["lock step", "stream"]
 RewardTransform = Literal["none", "clip", "sign", "soft asymmetric", "optimistic asymmetric"]
 
@@ -118,8 +121,9 @@ class LearnerConfig:
         check_num_envs(self.num_envs)
         parse_env_args(self.env_args)
         parse_cluster(self.cluster)
-        for name in ("total_steps", "rollout_steps", "torch_threads", "stream_buffers", "record_every"):
+        for name in ("total_steps", "rollout_steps", "stream_buffers", "record_every"):
             check(name, getattr(self, name), least=1)
+        check("torch_threads", self.torch_threads, least=1, most=MOST_THREADS)
         check("gamma", self.gamma, least=0, most=1)
         check("seed", self.seed, least=0)
         for name in ("learning_rate", "max_grad_norm", "checkpoint_every_s", "reward_scale"):
