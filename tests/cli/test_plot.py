@@ -103,6 +103,15 @@ def test_a_picture_and_the_last_values(tmp_path: pathlib.Path, capsys: pytest.Ca
     assert "<svg" in (tmp_path / "plot.svg").read_text()
 
 
+def test_a_run_that_is_named_twice_counts_once(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `runs/*` names it: by its own name, and by the link to the newest."""
+    runs = [make_run(tmp_path, seed) for seed in (1, 2)]
+    (tmp_path / "latest").symlink_to(runs[-1])
+    out = str(tmp_path / "plot.png")
+    assert main(["plot", *runs, str(tmp_path / "latest"), runs[0] + "/", "--out", out]) == 0
+    assert capsys.readouterr().out.splitlines() == ["ppo on E-v0: 1000 at 1,000 steps (2 run(s))", out]
+
+
 def test_against_seconds(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path, 1)
     assert main(["plot", run, "--x", "seconds", "--metric", "charts/SPS", "--out", str(tmp_path / "a.png")]) == 0
