@@ -15,7 +15,7 @@ from clusterenv.cli.main import main
 from clusterenv.config import Timeouts
 from clusterenv.errors import WorkerLost
 from clusterenv.learners.common.runfolder import RunFolder
-from tests.cli.kit import SMALL
+from tests.cli.kit import SMALL, changed
 
 if TYPE_CHECKING:
     import pathlib
@@ -212,7 +212,7 @@ def test_of_several_tasks_only_slots_that_played_are_filmed(tmp_path: pathlib.Pa
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, capsys: Told) -> None:
-    longer = [*SMALL, "--total-steps", "192", "--checkpoint-every-s", "1e-9"]
+    longer = changed(SMALL, "--total-steps", "192", "--checkpoint-every-s", "1e-9")
     folder = RunFolder.open(trained(tmp_path, "ppo", *longer))
     newest = max(folder.checkpoints.iterdir())
     newest.write_bytes(newest.read_bytes()[:-1] + b"x")
