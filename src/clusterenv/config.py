@@ -59,7 +59,8 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            check_seconds(f"timeouts.{field.name}", getattr(self, field.name))
+            seconds = check_seconds(f"timeouts.{field.name}", getattr(self, field.name))
+            object.__setattr__(self, field.name, seconds)  # NumPy's numbers become Python's
 
 
 def check_seconds(name: str, value: object, *, none: str = "to wait for ever") -> float | None:

@@ -13,9 +13,10 @@ import pytest
 from gymnasium import spaces
 
 from clusterenv.cli.bench import BenchArgs, advice
-from clusterenv.cli.exits import FAILED, OK, USAGE
+from clusterenv.cli.exits import FAILED, NOT_STARTED, OK, USAGE
 from clusterenv.cli.main import main
 from clusterenv.cli.measure import step_seconds
+from clusterenv.config import Timeouts
 from clusterenv.errors import EnvError
 from clusterenv.learners.common.placement import Plan
 
@@ -29,6 +30,21 @@ def test_it_says_where_the_policy_should_act(capsys: pytest.CaptureFixture[str])
         assert part in told
     assert re.search(r"Let the policy act on the (worker|head): \d+ worker\(s\) with \d+ environment", told)
     assert "clusterenv train impala --env-id CartPole-v1" in told.splitlines()[-1]
+
+
+def test_limits_are_those_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """No fork server is there and no environment built within a millisecond."""
+    words = ["--seconds", "0.02", "--most-envs", "2", "--cluster", "local:1", "--timeouts.start-s", "0.001"]
+    assert main(["bench", "--env-id", "CartPole-v1", *words]) == NOT_STARTED
+    assert "0 of 1 workers" in capsys.readouterr().err
+
+
+def test_the_advice_keeps_the_limits() -> None:
+    args = BenchArgs(env_id="CartPole-v1", cluster="local:2", timeouts=Timeouts(step_s=300.0, call_s=None))
+    plan = Plan(
+        inference="worker", workers=2, envs_per_worker=4, inference_batch=None, rate=1.0, other_rate=0.5, reasons=()
+    )
+    assert advice(args, plan)[-1].endswith(" --timeouts.step-s 300.0 --timeouts.call-s None")
 
 
 def test_without_tune_it_only_measures(capsys: pytest.CaptureFixture[str]) -> None:

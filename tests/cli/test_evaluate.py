@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clusterenv.cli.evaluate import parse_for_run
+from clusterenv.cli.exits import LOST
 from clusterenv.cli.main import main
+from clusterenv.config import Timeouts
+from clusterenv.errors import WorkerLost
 from clusterenv.learners.common.runfolder import RunFolder
-from tests.cli.kit import SMALL
+from tests.cli.kit import SMALL, changed
 
 if TYPE_CHECKING:
     import pathlib
@@ -44,6 +48,26 @@ def test_a_return_that_is_no_number_is_null_for_machines(
 ) -> None:
     monkeypatch.setattr("clusterenv.cli.evaluate.report", lambda *arguments: {"returns": [math.inf]})
     assert evaluated(capsys, pole, "--episodes", "1") == {"returns": [None]}
+
+
+def test_limits_are_those_of_the_run_unless_others_are_named(tmp_path: pathlib.Path) -> None:
+    run = trained(tmp_path, "ppo", *SMALL, "--timeouts.step-s", "300", "--timeouts.reset-s", "200")
+    assert parse_for_run([run]).timeouts == Timeouts(step_s=300.0, reset_s=200.0)
+    assert parse_for_run([run, "--timeouts.step-s", "60"]).timeouts == Timeouts(reset_s=200.0)
+
+
+def test_a_worker_that_is_lost_ends_it_if_that_is_asked_for(
+    pole: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def refuse(*tasks: Any, **options: Any) -> Any:
+        asked.update(options)
+        raise WorkerLost(0, range(1), "it was asked for")
+
+    monkeypatch.setattr("clusterenv.learners.common.environments.make", refuse)
+    assert main(["eval", pole, "--on-loss", "raise", "--timeouts.step-s", "3", *HERE]) == LOST
+    assert asked == {"on_loss": "raise", "timeouts": Timeouts(step_s=3.0)}
 
 
 def test_it_says_what_came_of_it(pole: str, capsys: Told) -> None:
@@ -188,7 +212,7 @@ def test_of_several_tasks_only_slots_that_played_are_filmed(tmp_path: pathlib.Pa
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, capsys: Told) -> None:
-    longer = [*SMALL, "--total-steps", "192", "--checkpoint-every-s", "1e-9"]
+    longer = changed(SMALL, "--total-steps", "192", "--checkpoint-every-s", "1e-9")
     folder = RunFolder.open(trained(tmp_path, "ppo", *longer))
     newest = max(folder.checkpoints.iterdir())
     newest.write_bytes(newest.read_bytes()[:-1] + b"x")

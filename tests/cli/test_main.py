@@ -90,6 +90,32 @@ def test_exit_codes(
     assert told.out == ""
 
 
+TWICE = {
+    "train ppo --seed 1 --seed 2": "--seed is given twice.",
+    "train ppo --seed=1 --seed 1": "--seed is given twice.",
+    "train ppo --num-envs 4 --num_envs=8": "--num-envs is given twice.",
+    "train ppo --sync.rule aps --sync.rule never": "--sync.rule is given twice.",
+    "train ppo --env-args a=1 --env-args b=2": "--env-args is given twice. Give it once; several values stand behind",
+    "train ppo --anneal --no-anneal": "--anneal and --no-anneal cannot both be given.",
+    "eval runs/latest --json --json": "--json is given twice.",
+    "bench --env-id A --env-id B": "--env-id is given twice.",
+    "plot runs/latest --out a.png --out b.png": "--out is given twice.",
+    "doctor --cluster local:1 --cluster local:2": "--cluster is given twice.",
+    "join cluster://a:1 --token-file a --token-file b": "--token-file is given twice.",
+}
+
+
+@pytest.mark.parametrize(("line", "message"), TWICE.items(), ids=TWICE)
+def test_an_option_that_is_given_twice_is_refused(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(line.split()) == exits.USAGE
+    assert f"ConfigError: {message}" in capsys.readouterr().err
+
+
+def test_one_that_is_given_once_for_each_value_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "_commands", lambda: {"node": lambda arguments: len(arguments)})
+    assert main.main(["node", "--import", "a", "--import", "b"]) == 4
+
+
 @pytest.mark.parametrize(
     ("stop", "code"),
     [(KeyboardInterrupt(), 130), (exits.Terminated(), 143), (exits.Terminated(signal.SIGHUP), 129)],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clusterenv.cli.options import parse
+from clusterenv.config import Timeouts
 from clusterenv.errors import ConfigError
 from clusterenv.learners import catalog
 from clusterenv.learners.common.runfolder import RunFolder
@@ -16,15 +17,18 @@ from clusterenv.learners.common.settings import to_table
 from clusterenv.learners.common.sync import SyncConfig
 from clusterenv.learners.ppo import PPOConfig, preset
 
+if TYPE_CHECKING:
+    from clusterenv.learners.common.config import LearnerConfig
+
 
 def parse_ppo(arguments: list[str]) -> Any:
     return parse(catalog.find("ppo"), arguments)
 
 
-def saved(tmp_path: pathlib.Path, settings: PPOConfig) -> RunFolder:
+def saved(tmp_path: pathlib.Path, settings: LearnerConfig, algorithm: str = "ppo") -> RunFolder:
     now = datetime.datetime(2025, 1, 2)
-    folder = RunFolder.create(tmp_path, env_id=settings.env_id, algorithm="ppo", seed=settings.seed, now=now)
-    folder.write("ppo", to_table(settings))
+    folder = RunFolder.create(tmp_path, env_id=settings.env_id, algorithm=algorithm, seed=settings.seed, now=now)
+    folder.write(algorithm, to_table(settings))
     return folder
 
 
@@ -68,6 +72,30 @@ def test_synchronisation_is_nested() -> None:
     told = parse_ppo(["--sync.rule", "aps", "--sync.target-ess", "0.9", "--sync.max-lag", "5"]).settings.sync
     assert told == SyncConfig(target_ess=0.9, max_lag=5)
     assert parse_ppo(["--sync.rule", "every", "--sync.every", "4"]).settings.sync == SyncConfig(rule="every", every=4)
+
+
+@pytest.mark.parametrize("learner", catalog.LEARNERS)
+def test_every_learner_can_be_told_what_a_loss_means(tmp_path: pathlib.Path, learner: str) -> None:
+    words = ["--on-loss", "shrink", "--min-nodes", "2", "--timeouts.step-s", "300", "--timeouts.start-s", "None"]
+    words += ["--cluster", "tcp:nodes=3", "--mode", "stream"]
+    entry = catalog.find(learner)
+    told = parse(entry, words).settings
+    assert (told.on_loss, told.min_nodes, told.timeouts) == ("shrink", 2, Timeouts(step_s=300.0, start_s=None))
+    folder = saved(tmp_path, told, learner)
+    for name in ("--resume", "--config"):
+        where = str(folder.path if name == "--resume" else folder.settings_file)
+        assert parse(entry, [name, where]).settings == told
+        other = parse(entry, [name, where, "--on-loss", "raise", "--timeouts.step-s", "9"]).settings
+        assert (other.on_loss, other.timeouts) == ("raise", Timeouts(step_s=9.0, start_s=None))
+        with pytest.raises(ConfigError, match="min_nodes=4 must be at most 3"):
+            parse(entry, [name, where, "--min-nodes", "4"])
+
+
+def test_a_file_from_before_there_were_such_settings_has_the_defaults() -> None:
+    table = to_table(PPOConfig())
+    for name in ("on_loss", "min_nodes", "timeouts"):
+        del table[name]
+    assert catalog.settings_of("ppo", table) == PPOConfig()
 
 
 def test_every_kind_of_value() -> None:

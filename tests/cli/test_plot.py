@@ -47,6 +47,12 @@ def test_seeds_of_one_experiment_are_taken_together() -> None:
     }
 
 
+def test_what_a_loss_means_makes_no_other_experiment() -> None:
+    told = {"on_loss": "shrink", "min_nodes": 2, "timeouts.step_s": 300.0}
+    groups = curves.grouped([curve([0, 1], [0, 1], env_id="E"), curve([0, 1], [0, 1], env_id="E", **told)])
+    assert {label: len(group) for label, group in groups.items()} == {"ppo on E": 2}
+
+
 def test_one_experiment_is_named_by_what_it_is() -> None:
     assert list(curves.grouped([curve([0], [0], env_id="E", seed=1)])) == ["ppo on E"]
     assert list(curves.grouped([curve([0], [0], env_id="E", tasks=["A", "B"])])) == ["ppo on 2 tasks"]
@@ -95,6 +101,15 @@ def test_a_picture_and_the_last_values(tmp_path: pathlib.Path, capsys: pytest.Ca
         ]
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "plot.svg").read_text()
+
+
+def test_a_run_that_is_named_twice_counts_once(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `runs/*` names it: by its own name, and by the link to the newest."""
+    runs = [make_run(tmp_path, seed) for seed in (1, 2)]
+    (tmp_path / "latest").symlink_to(runs[-1])
+    out = str(tmp_path / "plot.png")
+    assert main(["plot", *runs, str(tmp_path / "latest"), runs[0] + "/", "--out", out]) == 0
+    assert capsys.readouterr().out.splitlines() == ["ppo on E-v0: 1000 at 1,000 steps (2 run(s))", out]
 
 
 def test_against_seconds(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

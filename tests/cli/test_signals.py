@@ -18,7 +18,7 @@ from tests.cli.kit import PROGRAM
 if TYPE_CHECKING:
     import pathlib
 
-ENDING = [(signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+ENDING = [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR2, 140)]
 LIMIT_S = 60.0
 
 
@@ -81,22 +81,23 @@ def test_what_was_ignored_at_the_start_stays_ignored(number: signal.Signals) -> 
         signal.signal(number, before)
 
 
-def test_a_terminal_that_is_gone_is_told_once() -> None:
-    """The kernel tells it, and so does the shell: the second must not break into the cleaning up."""
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR2])
+def test_what_several_tell_is_told_once(number: signal.Signals) -> None:
+    """Kernel and shell tell of a lost terminal, and Slurm warns every process: none may break into the cleaning up."""
     cleaned = []
 
     def work() -> None:
         with stopped_by_signals():
             try:
-                os.kill(os.getpid(), signal.SIGHUP)
+                os.kill(os.getpid(), number)
             finally:
-                os.kill(os.getpid(), signal.SIGHUP)
+                os.kill(os.getpid(), number)
                 cleaned.append(True)
 
     with pytest.raises(Terminated):
         work()
     assert cleaned
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    assert signal.getsignal(number) is signal.SIG_DFL
 
 
 def test_in_another_thread_nothing_is_changed() -> None:

@@ -20,7 +20,7 @@ from clusterenv.learners.common import loop
 from clusterenv.learners.common.checkpoint import Checkpoints
 from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.metrics.sinks import csv
-from tests.cli.kit import PROGRAM, SMALL
+from tests.cli.kit import PROGRAM, SMALL, changed
 from tests.zoo import wait_until
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_json_of_a_run_in_which_no_episode_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "ppo", *SMALL, "--rollout-steps", "4", "--total-steps", "16", "--json"]) == 0
+    assert main(["train", "ppo", *changed(SMALL, "--rollout-steps", "4", "--total-steps", "16"), "--json"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert json.loads(last, parse_constant=pytest.fail)["summary"]["final_return"] is None
 
@@ -248,7 +248,9 @@ def test_a_run_does_not_take_the_link_from_one_that_began_later(monkeypatch: pyt
 
     save = Checkpoints.save
     monkeypatch.setattr(Checkpoints, "save", save_and_begin_another)
-    assert main(["train", "ppo", *SMALL, "--total-steps", "128", "--checkpoint-every-s", "1e-9", "--quiet"]) == 0
+    assert (
+        main(["train", "ppo", *changed(SMALL, "--total-steps", "128"), "--checkpoint-every-s", "1e-9", "--quiet"]) == 0
+    )
     assert os.readlink("runs/latest") == "another"
 
 
@@ -288,7 +290,9 @@ def test_two_heads_do_not_use_one_folder_but_a_killed_one_has_left_it(
     assert "has no checkpoint to go on from" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR2, 140)]
+)
 def test_a_signal_saves_and_leaves_nothing(long_run: subprocess.Popen[str], number: int, code: int) -> None:
     family = psutil.Process(long_run.pid).children(recursive=True)
     assert family
@@ -313,7 +317,7 @@ def unread() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     with contextlib.ExitStack() as stack:
 
         def start(*arguments: str) -> subprocess.Popen[str]:
-            command = [*PROGRAM, *LONG, *arguments]
+            command = [*PROGRAM, *changed(LONG, *arguments)]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered)
             stack.callback(process.communicate)
             stack.callback(process.kill)

@@ -123,6 +123,10 @@ class TrialEnv(gymnasium.Env[Any, Any]):
         told = {name: value for name, value in infos.items() if self.np_random.random() < 0.4}
         return {**told, "step": self.steps}
 
+    def say(self, words: str) -> None:
+        """Write a line to standard output, as environments do that are looked into."""
+        print(f"{words} {self.slot}")  # noqa: T201
+
     def _misbehave(self, how: str, path: str = "") -> dict[str, Any]:
         if how == "raise":
             raise ValueError("planned error")

@@ -228,7 +228,7 @@ def test_a_first_start_that_is_never_built(switch: Switch, monkeypatch: pytest.M
 def test_a_first_start_that_dies(switch: Switch) -> None:
     switch.on()
     with (
-        pytest.raises(WorkersMissing, match=r"1 of 2 workers .* its process ended with exit code 3"),
+        pytest.raises(LaunchError, match=r"worker 0 \(slots 0 to 1\) ended .*: its process ended with exit code 3"),
         batch(switch.fns("exit", "build")),
     ):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Any
 
@@ -70,6 +71,22 @@ class Gated(Lever):
         return super().step(action)
 
 
+class Mortal(Lever):
+    """Takes its process with it at the second step, and leaves a mark in a file."""
+
+    def __init__(self, marks: str) -> None:
+        super().__init__()
+        self.marks, self.steps = pathlib.Path(marks), 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == 2:
+            with self.marks.open("a") as file:
+                file.write("lost\n")
+            os._exit(7)
+        return super().step(action)
+
+
 class Screen(gymnasium.Env[Any, Any]):
     """A picture with a bright square that the action moves; episodes of 3 to 9 steps, every second one truncated."""
 
@@ -101,5 +118,8 @@ KINDS = ("discrete", "multi-discrete", "binary", "box", "scalar")
 for _kind in KINDS:
     if f"test/Lever-{_kind}-v0" not in gymnasium.registry:
         gymnasium.register(f"test/Lever-{_kind}-v0", entry_point="tests.learners.envs:Lever", kwargs={"kind": _kind})
+for _name in ("Gated", "Mortal"):
+    if f"test/{_name}-v0" not in gymnasium.registry:
+        gymnasium.register(f"test/{_name}-v0", entry_point=f"tests.learners.envs:{_name}")
 if "test/Screen-v0" not in gymnasium.registry:
     gymnasium.register("test/Screen-v0", entry_point="tests.learners.envs:Screen")

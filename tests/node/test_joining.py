@@ -11,7 +11,7 @@ import pytest
 
 from clusterenv._version import __version__
 from clusterenv.clusters import Join, Slurm, Tcp
-from clusterenv.errors import LaunchError, WorkersMissing
+from clusterenv.errors import ConfigError, LaunchError, WorkersMissing
 from clusterenv.node import joining
 from clusterenv.transport.security import parse_keys
 from clusterenv.wire import messages as m
@@ -591,3 +591,8 @@ def test_ctrl_c_ends_a_wait_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
         door.close(None)
     assert theatre.closed
     assert theatre.limits == [5.0]
+
+
+def test_nodes_that_were_started_by_hand_keep_their_words() -> None:
+    with pytest.raises(ConfigError, match=r"'join:nodes=2' keeps no logs: .* stays on their machines"):
+        joining.Joining(Join(nodes=2)).logs()

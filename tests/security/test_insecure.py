@@ -28,7 +28,7 @@ from clusterenv.private import write_private
 from clusterenv.testing import nodes_of
 from clusterenv.transport.security import make_keys
 from clusterenv.transport.sockets import Address, Hub, Link, parse_address
-from tests.cli.kit import SMALL
+from tests.cli.kit import SMALL, changed
 from tests.env.kit import assert_same, trajectory
 from tests.node.worlds import COUNTING
 from tests.security.test_ports import is_loopback, listening
@@ -298,7 +298,7 @@ def test_a_run_has_to_be_told_each_time(
         return real(env_id, num_envs, cluster="inproc", **kwargs)
 
     monkeypatch.setattr("clusterenv.learners.common.environments.make_vec", make)
-    words = ["train", "ppo", *SMALL, "--cluster", "tcp:nodes=1,workers=1"]
+    words = ["train", "ppo", *changed(SMALL, "--cluster", "tcp:nodes=1,workers=1")]
     assert main([*words, "--insecure"]) == OK
     assert banner() in capsys.readouterr().err
     assert "insecure" not in (RunFolder.open("runs/latest").path / "run.toml").read_text()
@@ -317,7 +317,7 @@ def test_a_file_cannot_ask_for_it(tmp_path: pathlib.Path, capsys: pytest.Capture
 
 
 def test_where_nothing_leaves_the_host_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "ppo", *SMALL, "--cluster", "local:1", "--insecure"]) == USAGE
+    assert main(["train", "ppo", *changed(SMALL, "--cluster", "local:1"), "--insecure"]) == USAGE
     assert "--insecure with --cluster local:1: nothing goes over a network there." in capsys.readouterr().err
 
 

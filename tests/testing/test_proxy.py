@@ -130,6 +130,20 @@ def test_a_stalled_direction_holds_everything_back(ends: Ends) -> None:
     assert read(ends.there, 5) == b"later"
 
 
+def test_the_end_of_an_inner_stall_does_not_lift_the_outer_one(ends: Ends) -> None:
+    with ends.proxy.stalled("up"):
+        with ends.proxy.stalled("both"):
+            ends.client.sendall(b"later")
+            ends.there.sendall(b"soon")
+        assert read(ends.client, 4) == b"soon", "this way was stalled by the inner one alone"
+        ends.there.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            ends.there.recv(1)
+        ends.there.settimeout(LIMIT_S)
+        assert ends.proxy.passed("up") == 0
+    assert read(ends.there, 5) == b"later"
+
+
 def test_a_direction_that_drops(ends: Ends) -> None:
     ends.proxy.set("up", drop=True)
     ends.client.sendall(b"gone")

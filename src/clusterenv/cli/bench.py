@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from clusterenv.cli.dry_run import would_start
 from clusterenv.cli.exits import OK, say
 from clusterenv.cli.json_lines import json_line
 from clusterenv.clusters import Remote, Tcp
-from clusterenv.config import Inproc, parse_cluster, usable_cores
-from clusterenv.learners.common.config import check
+from clusterenv.config import Inproc, Timeouts, parse_cluster, usable_cores
+from clusterenv.learners.common.config import MOST_THREADS, check
 from clusterenv.learners.common.env_args import parse_env_args
 
 if TYPE_CHECKING:
     from clusterenv.learners.common.placement import Measurements, Plan
 
-# More is taken for a typing error: weights of more than two gigabytes, more threads than any machine has cores.
-_MOST_LSTM, _MOST_THREADS = 8192, 1024
+# More is taken for a typing error: weights of more than two gigabytes.
+_MOST_LSTM = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ class BenchArgs:
     """say where the policy should act, with how many workers, environments and rows, and why"""
     cluster: str = "local"
     """where the environments run; of a local one as many workers as it names, or one per core"""
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    """how long something may take before it counts as lost"""
     policy: Literal["mlp", "shallow", "deep", "nature"] = "mlp"
     """the network: dense layers, or for images IMPALA's small or deep one, or DQN's"""
     lstm: int = 0
@@ -46,6 +49,8 @@ class BenchArgs:
     """the largest number of environments that is tried, and that is advised"""
     seconds: float = 1.0
     """how long each of about ten things is measured"""
+    dry_run: bool = False
+    """only show what would be started or submitted for the environments"""
     json: bool = False
     """as one line of JSON"""
 
@@ -54,7 +59,7 @@ class BenchArgs:
         check("seconds", self.seconds, above=0)
         check("most_envs", self.most_envs, least=2)
         check("lstm", self.lstm, least=0, most=_MOST_LSTM)
-        check("torch_threads", self.torch_threads, least=1, most=_MOST_THREADS)
+        check("torch_threads", self.torch_threads, least=1, most=MOST_THREADS)
         parse_env_args(self.env_args)
         parse_cluster(self.cluster)
         # torch takes seconds to import: not before all else is known to be right.
@@ -98,6 +103,10 @@ def run(argv: list[str]) -> int:
     """Run `clusterenv bench`."""
     args = tyro.cli(BenchArgs, prog="clusterenv bench", args=argv)
     args.check()
+    if args.dry_run:
+        text = would_start(parse_cluster(args.cluster), [args.env_id], args.slots())
+        say(json_line({"would_start": text}) if args.json else text)
+        return OK
     from clusterenv.cli.measure import measure
     from clusterenv.learners.common.placement import decide
 
@@ -145,6 +154,9 @@ def advice(args: BenchArgs, plan: Plan) -> list[str]:
     words += ["--lstm", str(args.lstm)] if args.lstm else []
     words += ["--device", args.device] if args.device != "cpu" else []
     words += ["--torch-threads", str(args.torch_threads)] if args.torch_threads > 1 else []
+    for name, limit in asdict(args.timeouts).items():
+        if limit != getattr(Timeouts(), name):
+            words += [f"--timeouts.{name.replace('_', '-')}", str(limit)]
     other = "head" if plan.inference == "worker" else "worker"
     return [
         "",

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.float64]
 
 # Settings that make no other experiment: runs that differ in these are seeds of the same.
-_SAME = ("seed", "checkpoint_every_s", "torch_threads", "device")
+_SAME = ("seed", "checkpoint_every_s", "torch_threads", "device", "on_loss", "min_nodes")
+_SAME_TABLE = "timeouts."
 _POINTS = 200
 _RESAMPLES = 2_000
 
@@ -86,7 +87,8 @@ def grouped(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
 
 
 def _telling(curve: Curve) -> dict[str, Any]:
-    return {name: value for name, value in curve.settings.items() if name not in _SAME}
+    settings = curve.settings.items()
+    return {name: value for name, value in settings if name not in _SAME and not name.startswith(_SAME_TABLE)}
 
 
 def _label(settings: dict[str, Any], differing: list[str]) -> str:

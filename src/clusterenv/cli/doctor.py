@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import tyro
 
+from clusterenv.cli.dry_run import would_start
 from clusterenv.cli.exits import OK, say
 from clusterenv.clusters import Remote
 from clusterenv.config import parse_cluster
@@ -37,20 +38,13 @@ def run(argv: list[str]) -> int:
     cluster = parse_cluster(args.cluster)
     say(f"ok  the cluster is {cluster.text}")
     if args.dry_run:
-        if isinstance(cluster, Remote):
-            return _show(cluster)
-    elif args.env_id:
+        say(would_start(cluster, [args.env_id]))
+        return OK
+    if args.env_id:
         _step(cluster, args.env_id)
     elif isinstance(cluster, Remote):
         _look_at_nodes(cluster)
     say("ok  nothing is wrong")
-    return OK
-
-
-def _show(cluster: Remote) -> int:
-    from clusterenv.node.joining import Joining
-
-    say(Joining(cluster).script().rstrip("\n"))
     return OK
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
+from clusterenv.cli.dry_run import would_start
 from clusterenv.cli.exits import OK, complain, say
 from clusterenv.cli.json_lines import json_line
-from clusterenv.config import check_num_envs, parse_cluster
+from clusterenv.config import Timeouts, check_num_envs, parse_cluster
 from clusterenv.errors import ConfigError
 from clusterenv.learners import catalog
 from clusterenv.learners.common.config import check
@@ -48,6 +49,10 @@ class EvalOptions:
     """number of environments (slots), at most one per episode"""
     cluster: str = "local"
     """where they run"""
+    on_loss: Literal["restart", "raise"] = "restart"
+    """when a worker is lost or an environment raises: play on in fresh ones, or end"""
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    """how long something may take before it counts as lost; where nothing is said, as in training"""
     env_args: tuple[str, ...] = ()
     """arguments of the environment that shall be other than in training, such as delay=20"""
     max_steps: int = 100_000
@@ -56,6 +61,8 @@ class EvalOptions:
     """a folder for films of the first episodes, as .gif"""
     films: int = 3
     """how many of them, with --video"""
+    dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
+    """only show what would be started or submitted for the environments"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """write one JSON object, for machines"""
 
@@ -84,9 +91,19 @@ def parse(arguments: list[str]) -> EvalOptions:
     return tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval")
 
 
+def parse_for_run(arguments: list[str]) -> EvalOptions:
+    """The same. Environments that are slow in training are so here too: what is not said is taken from the run."""
+    run = parse(arguments).run
+    config = catalog.settings_of(*RunFolder.open(run).read())
+    default = EvalOptions(run=run, timeouts=config.timeouts)
+    return tyro.cli(EvalOptions, args=arguments, prog="clusterenv eval", default=default)
+
+
 def run(arguments: list[str]) -> int:
     """Run `clusterenv eval`."""
-    options = parse(arguments)
+    options = parse_for_run(arguments)
+    if options.dry_run:
+        return _show(options)
     trained = _load(options.run)
     if options.sample and trained.config.judged_greedily:
         raise ConfigError(
@@ -106,6 +123,14 @@ def run(arguments: list[str]) -> int:
     if not options.json:
         for film in films:
             say(film)
+    return OK
+
+
+def _show(options: EvalOptions) -> int:
+    """What would be started, without starting it."""
+    tasks = catalog.settings_of(*RunFolder.open(options.run).read()).all_tasks()
+    text = would_start(parse_cluster(options.cluster), [task.env_id for task in tasks], _slots(options, len(tasks)))
+    say(json_line({"would_start": text}) if options.json else text)
     return OK
 
 
@@ -244,7 +269,7 @@ def _environments(
         )
         for task in trained.config.all_tasks()
     ]
-    return closing(make(tasks, slots, cluster))
+    return closing(make(tasks, slots, cluster, on_loss=options.on_loss, timeouts=options.timeouts))
 
 
 def _check_camera(env_id: str, envs: ClusterEnv) -> None:

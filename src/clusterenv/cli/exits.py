@@ -13,7 +13,7 @@ OK, FAILED, USAGE, NOT_STARTED, LOST, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP: handled as Ctrl-C is, with another exit code."""
+    """SIGTERM, SIGHUP or SIGUSR2: handled as Ctrl-C is, with another exit code."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__()

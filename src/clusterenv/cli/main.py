@@ -1,7 +1,7 @@
 """`clusterenv`: finds the command, runs it, and turns what happens into one message and an exit code.
 
 0 fine   1 the run failed   2 wrong usage   3 the cluster could not start   4 too many workers lost   130 Ctrl-C
-143 SIGTERM   129 SIGHUP
+143 SIGTERM   129 SIGHUP   140 SIGUSR2
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterenv import __version__, extras
 from clusterenv.cli.exits import FAILED, INTERRUPTED, OK, USAGE, Terminated, code_of, complain, say
+from clusterenv.cli.repeated import refuse_repeated
 from clusterenv.cli.signals import stopped_by_signals
 from clusterenv.errors import ClusterEnvError, ConfigError, unknown
 
@@ -60,6 +61,7 @@ def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         say(HELP.rstrip())
         return OK if arguments else USAGE
+    refuse_repeated(arguments[1:])
     command = _commands().get(arguments[0])
     if command is None:
         raise ConfigError(unknown("command", arguments[0], _commands()))

@@ -89,7 +89,8 @@ def measure(args: BenchArgs, say: Callable[[str], None]) -> Measurements:
     say(f"the policy on the head, on {args.device}")
     head_s = _head_seconds(network, observation_space, args)
     say(f"environments and messages on {args.cluster}")
-    with make_vec(args.env_id, args.slots(), cluster=args.cluster, **args.env_kwargs()) as envs:
+    slots, limits = args.slots(), args.timeouts
+    with make_vec(args.env_id, slots, cluster=args.cluster, timeouts=limits, **args.env_kwargs()) as envs:
         workers = len(envs.worker_pids())  # a cluster may have more than have got a slot, or not know how many
         envs.reset(seed=0)
         exchange_s = _exchange_seconds(envs, args.head_rows(), step_s, limit_s)

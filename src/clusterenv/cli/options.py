@@ -41,6 +41,8 @@ class RunOptions:
     insecure: bool = False
     """no encryption between this machine and the nodes, for a network on which you trust everybody; to be typed each
     time, also with --resume"""
+    dry_run: bool = False
+    """only show what would be started or submitted for the environments; nothing is, and no folder is made"""
     json: bool = False
     """write one JSON object per update, and the summary, for machines"""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -43,7 +44,9 @@ def run(arguments: list[str]) -> int:
     metric = keys.find(options.metric)
     if not options.runs:
         raise ConfigError("name at least one run, such as runs/latest.")
-    groups = curves.grouped([curves.load(path, metric.name, options.x) for path in options.runs])
+    # `runs/*` names the newest run twice: by its own name, and by the link `latest`.
+    runs = {os.path.realpath(path): path for path in reversed(options.runs)}
+    groups = curves.grouped([curves.load(path, metric.name, options.x) for path in reversed(runs.values())])
     bands = {label: curves.band(group) for label, group in groups.items()}
     draw(bands, metric, options.x, options.out)
     for label, band in bands.items():

@@ -12,8 +12,11 @@ from clusterenv.cli.exits import Terminated
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A scheduler takes the machine back; the terminal is gone.
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+# A scheduler takes the machine back; the terminal is gone; Slurm warns that the time of a job ends soon.
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+# These may come more than once: the kernel and the shell both tell that the terminal is gone, and Slurm warns every
+# process that it knows of. The second must not break into the cleaning up.
+_REPEATED = (signal.SIGHUP, signal.SIGUSR2)
 
 
 @contextlib.contextmanager
@@ -34,6 +37,6 @@ def stopped_by_signals() -> Iterator[None]:
 
 
 def _stop(number: int, frame: object) -> None:
-    # Kernel and shell both tell that the terminal is gone: the second must not break into the cleaning up.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for repeated in _REPEATED:
+        signal.signal(repeated, signal.SIG_IGN)
     raise Terminated(number)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from clusterenv.cli.direct import direct_stdout, tell
+from clusterenv.cli.dry_run import would_start
 from clusterenv.cli.exits import FAILED, OK, banner, complain
 from clusterenv.cli.json_lines import json_line
 from clusterenv.cli.live import JsonSink, LiveSink
@@ -68,6 +69,8 @@ class _LatestSink:
 def run(entry: Entry, arguments: list[str]) -> int:
     """Run `clusterenv train`; 0 if it ended as asked, 1 if a target return was not reached."""
     options = parse(entry, arguments)
+    if options.run.dry_run:
+        return _show(options)
     # torch takes seconds to import: not before the options are known to be right.
     from clusterenv.learners.common.checkpoint import Checkpoints
 
@@ -93,6 +96,16 @@ def run(entry: Entry, arguments: list[str]) -> int:
     _say_end(summary, settings, folder, options.run)
     missed = settings.target_return is not None and not summary.final_return >= settings.target_return
     return FAILED if missed else OK
+
+
+def _show(options: TrainOptions[Any]) -> int:
+    """What would be started, without starting it."""
+    settings, run = options.settings, options.run
+    if run.resume is not None:
+        _check_fixed(run.resume, RunFolder.open(run.resume), settings)
+    text = would_start(_cluster(options), [task.env_id for task in settings.all_tasks()], settings.num_envs)
+    tell(json_line({"would_start": text}) if run.json else text)
+    return OK
 
 
 def _cluster(options: TrainOptions[Any]) -> Cluster:

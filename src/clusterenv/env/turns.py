@@ -59,7 +59,7 @@ class Turns:
         self._engine.node.close(0.0)
 
     def __enter__(self) -> None:
-        self._refuse_if_closed()
+        self.require_open()
         if not self.ours:
             raise ConfigError(
                 f"this {self._name} belongs to process {self._process} and was used in its child {os.getpid()}. "
@@ -71,9 +71,10 @@ class Turns:
             )
         if self.closed:  # by another thread, before it could see us
             self._turn.clear()
-            self._refuse_if_closed()
+            self.require_open()
 
-    def _refuse_if_closed(self) -> None:
+    def require_open(self) -> None:
+        """Refuse a call after `close`."""
         if self.closed:
             raise ClosedEnvironmentError(f"Trying to operate on `{self._name}`, after a call to `close()`.")
 

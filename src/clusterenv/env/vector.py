@@ -419,6 +419,23 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
         """How many workers were lost and started afresh. Any thread may ask."""
         return self._engine.recovery.restarts
 
+    def node_logs(self) -> dict[str, str]:
+        """The last lines that each node has written, its workers and environments included. Any thread may ask.
+
+        The names are those of the launcher: "node 0" for `tcp`, `ray` and `slurm` (there also "job", for the lines of
+        no node), hosts for `ssh`, pods for Kubernetes. Of each there are some kilobytes at most.
+
+        Raises:
+            ConfigError: nobody keeps them: on this host environments write to the output of this process, and what
+                nodes write that were started by hand (`join`) stays on their machines.
+
+        Example:
+            >>> for name, lines in envs.node_logs().items():  # doctest: +SKIP
+            ...     print(name, lines)
+        """
+        self._turns.require_open()
+        return self._engine.node.logs()
+
     def as_sb3(self) -> Any:
         """This batch as a Stable-Baselines3 `VecEnv`. Needs `autoreset_mode="SameStep"`."""
         from clusterenv.env.adapters.sb3 import as_sb3

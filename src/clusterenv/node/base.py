@@ -208,5 +208,12 @@ class Node(Protocol):
     def pids(self) -> list[int | None]:
         """The process of each worker."""
 
+    def logs(self) -> dict[str, str]:
+        """The last lines that each host's node wrote, by the name that its launcher has for it.
+
+        Raises:
+            ConfigError: nobody keeps them; the message says where they are.
+        """
+
     def close(self, limit_s: float | None) -> None:
         """Close the environments within the limit, then end everything. Never raises, may be called twice."""

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import json
 import os
 import select
 import signal
 import socket
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -189,4 +191,7 @@ def main(control_fd: int, *, spared: bool = False) -> None:
         signal.signal(number, signal.SIG_DFL)
     for number in ENGINE_SIGNALS if spared else ():
         signal.signal(number, _heed_not)  # not "ignored": that would be passed on to what environments start
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Into a file or a pipe Python writes by the block: of a worker that is killed, the last lines would be lost.
+        sys.stdout.reconfigure(line_buffering=True)
     ForkServer(socket.socket(fileno=control_fd)).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterenv.errors import ConfigError
 from clusterenv.node.base import NetworkBytes, Waiting
 from clusterenv.transport.weights import WeightBuffer
 
@@ -66,6 +67,13 @@ class Here(Waiting):
     def give(self, host: int, memory: SharedArrays, encoded: Encoded, decoded: Decoded) -> None:
         """Put the weights where the workers find them."""
         WeightBuffer(memory).put(decoded.version, decoded.flat)
+
+    def logs(self) -> dict[str, str]:
+        """There is no other place than this one."""
+        raise ConfigError(
+            "there is no log of a node: on this host environments write to the standard output and error of this "
+            "process itself. Look there; or use a cluster with nodes, such as cluster='tcp:nodes=1'."
+        )
 
     def halt(self, fragments: Fragments) -> None:
         """Whoever plays stops after the step that it is in."""

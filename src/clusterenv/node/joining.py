@@ -360,6 +360,19 @@ class Joining:
         """Whether a host that is not heard has no connection, and its launcher knows why."""
         return None if host.tell(m.Ping()) else self._launcher.failure()
 
+    def logs(self) -> dict[str, str]:
+        """The last lines that each node wrote, by the name that the launcher has for it.
+
+        Raises:
+            ConfigError: the launcher cannot know them.
+        """
+        if isinstance(self._cluster, Join):
+            raise ConfigError(
+                f"cluster={self._cluster.text!r} keeps no logs: its nodes were started by hand, and what they write "
+                "stays on their machines. Look at the terminals in which `clusterenv join` runs."
+            )
+        return self._launcher.logs()
+
     def last_words(self) -> str:
         """What the nodes wrote last, for an error."""
         lines = [f"{name}: {text.strip()[-500:]}" for name, text in self._launcher.logs().items() if text.strip()]

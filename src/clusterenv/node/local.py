@@ -91,8 +91,12 @@ class LocalNode(Here):
     def _described(self, replies: Mapping[int, Reply]) -> list[BlockDescription]:
         for handle in self._handles:
             if handle.worker not in replies:
+                self._workers.look(handle)
+        ended = self.losses()
+        for handle in self._handles:
+            if handle.worker not in replies:
                 self.lose(handle.worker, f"no answer within {self._start_s} s")
-        raise_start_errors(replies, self.losses(), len(self._handles), self._start_s)
+        raise_start_errors(replies, ended, self.losses(), self.blocks, self._start_s)
         return [replies[handle.worker].value for handle in self._handles]
 
     def bind(

@@ -100,6 +100,10 @@ class RemoteNode(Waiting):
         """What the head's socket has taken and sent."""
         return self._joining.network_bytes
 
+    def logs(self) -> dict[str, str]:
+        """The last lines that each node wrote, by the name that its launcher has for it."""
+        return self._joining.logs()
+
     # Start.
 
     def start(self, limit_s: float | None) -> list[BlockDescription]:

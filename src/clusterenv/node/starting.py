@@ -56,9 +56,21 @@ def build_error(failure: Failure) -> EnvError:
 
 
 def raise_start_errors(
-    replies: Mapping[int, Reply], losses: Sequence[Loss], expected: int, limit_s: float | None
+    replies: Mapping[int, Reply],
+    ended: Sequence[Loss],
+    late: Sequence[Loss],
+    blocks: Sequence[range],
+    limit_s: float | None,
 ) -> None:
-    """Raise the first thing that kept a worker from starting, if anything did."""
+    """Raise the first thing that kept a worker from starting, if anything did.
+
+    Args:
+        replies: what workers have said.
+        ended: workers that ended by themselves; time would not have helped them.
+        late: workers that were not ready in time.
+        blocks: the slots of each worker.
+        limit_s: the time that they had.
+    """
     for reply in replies.values():
         if reply.failure:
             raise build_error(reply.failure) from reply.failure.error
@@ -67,14 +79,26 @@ def raise_start_errors(
                 "a worker could not build its environments. Is the code that they need importable there?\n"
                 + reply.error
             )
-    if losses:
-        loss = losses[0]
-        arrived = expected - len(losses)
+    if ended:
+        raise _ended_error(ended, blocks)
+    if late:
         hint = (
-            f"Worker {loss.worker}: {loss.cause}. If environments are slow to build, raise "
+            f"Worker {late[0].worker}: {late[0].cause}. If environments are slow to build, raise "
             "timeouts=Timeouts(start_s=...)."
         )
-        raise WorkersMissing(arrived, expected, limit_s or 0.0, hint)
+        raise WorkersMissing(len(blocks) - len(late), len(blocks), limit_s or 0.0, hint)
+
+
+def _ended_error(ended: Sequence[Loss], blocks: Sequence[range]) -> LaunchError:
+    first = ended[0]
+    slots = blocks[first.worker]
+    which = f"slot {slots.start}" if len(slots) == 1 else f"slots {slots.start} to {slots.stop - 1}"
+    others = f" So did {len(ended) - 1} more of {len(blocks)} workers." if len(ended) > 1 else ""
+    return LaunchError(
+        f"worker {first.worker} ({which}) ended while environments were being built: {first.cause}.{others} Their "
+        "code, or a library that it loads, has ended the process; or the system has, for lack of memory as a rule if "
+        "it was by SIGKILL. What it wrote last is on its standard error."
+    )
 
 
 def raise_remote_start_error(node: str, blocks: int, found: object) -> None:

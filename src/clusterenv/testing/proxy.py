@@ -44,7 +44,16 @@ class _Weather:
     duplicate: int = 0
     reset_after: int | None = None
     passed: int = 0
+    stalls: int = 0  # how many ask for one
     flowing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def stall(self, more: int) -> None:
+        """One more wants that nothing passes, or (-1) no longer does."""
+        self.stalls += more
+        if self.stalls:
+            self.flowing.clear()
+        else:
+            self.flowing.set()
 
 
 class FaultProxy:
@@ -126,12 +135,15 @@ class FaultProxy:
 
     @contextlib.contextmanager
     def stalled(self, way: Way = "both") -> Iterator[None]:
-        """Nothing passes within this block, and no connection is closed; what was held back follows afterwards."""
-        self._change(way, lambda weather: weather.flowing.clear())
+        """Nothing passes within this block, and no connection is closed; what was held back follows afterwards.
+
+        Blocks may lie within each other, or overlap: a direction is free again when the last of them has ended.
+        """
+        self._change(way, lambda weather: weather.stall(1))
         try:
             yield
         finally:
-            self._change(way, lambda weather: weather.flowing.set())
+            self._change(way, lambda weather: weather.stall(-1))
 
     def corrupt(self, way: Way = "both", times: int = 1) -> None:
         """Flip one bit in each of the next chunks that come."""

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from clusterenv.config import check_num_envs, parse_cluster
+from clusterenv.clusters import Remote
+from clusterenv.config import Timeouts, check_num_envs, parse_cluster
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common.env_args import parse_env_args
 from clusterenv.learners.common.settings import fit
@@ -15,6 +16,9 @@ from clusterenv.learners.common.tasks import Task, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# More threads than any machine has cores are taken for a typing error: they would end the process.
+MOST_THREADS = 1024
 
 Mode = Literal["lock step", "stream"]
 RewardTransform = Literal["none", "clip", "sign", "soft asymmetric", "optimistic asymmetric"]
@@ -51,6 +55,14 @@ class LearnerConfig:
     """step budget, over all environments"""
     target_return: float | None = None
     """stop early, when the mean return of the last 100 episodes reaches this"""
+
+    on_loss: Literal["restart", "shrink", "raise"] = "restart"
+    """when a worker is lost or an environment raises. restart: go on in fresh ones; shrink: the same, but a stream goes
+    on with fewer workers where no other can be had; raise: the run ends"""
+    min_nodes: int = 1
+    """stream: with fewer nodes the learner waits, as long as wait_s of the cluster allows"""
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    """how long something may take before it counts as lost"""
 
     mode: Mode = "lock step"
     """lock step: workers wait while the learner learns; stream: nobody waits, data may be stale"""
@@ -109,8 +121,9 @@ class LearnerConfig:
         check_num_envs(self.num_envs)
         parse_env_args(self.env_args)
         parse_cluster(self.cluster)
-        for name in ("total_steps", "rollout_steps", "torch_threads", "stream_buffers", "record_every"):
+        for name in ("total_steps", "rollout_steps", "stream_buffers", "record_every"):
             check(name, getattr(self, name), least=1)
+        check("torch_threads", self.torch_threads, least=1, most=MOST_THREADS)
         check("gamma", self.gamma, least=0, most=1)
         check("seed", self.seed, least=0)
         for name in ("learning_rate", "max_grad_norm", "checkpoint_every_s", "reward_scale"):
@@ -119,6 +132,7 @@ class LearnerConfig:
             raise ConfigError(f"hidden={self.hidden} must be sizes of at least 1, such as (64, 64).")
         self._check_batch()
         self._check_inference()
+        self._check_elastic()
 
     @property
     def inference_rows(self) -> int:
@@ -181,6 +195,25 @@ class LearnerConfig:
             )
         if not 1 <= self.inference_rows <= self.num_envs:
             raise ConfigError(f"inference_batch={self.inference_batch} must be from 1 to num_envs={self.num_envs}.")
+
+    def _check_elastic(self) -> None:
+        """Refuse what only a stream of the workers can do: whoever asks for each slot needs each worker."""
+        check("min_nodes", self.min_nodes, least=1)
+        streams = self.mode == "stream" and self.inference == "worker"
+        for name, meant in (("on_loss", self.on_loss == "shrink"), ("min_nodes", self.min_nodes > 1)):
+            if meant and not streams:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} with mode={self.mode!r} and inference={self.inference!r}: only a "
+                    f"stream whose policy acts on the workers can go on without some of them. Leave {name} out, or use "
+                    "mode='stream' with inference='worker'."
+                )
+        cluster = parse_cluster(self.cluster)
+        nodes = cluster.nodes if isinstance(cluster, Remote) else 1
+        if self.min_nodes > nodes:
+            raise ConfigError(
+                f"min_nodes={self.min_nodes} must be at most {nodes}, the number of nodes of "
+                f"cluster={self.cluster!r}: more will never be there."
+            )
 
     def _check_batch(self) -> None:
         if self.stream_slots is not None and self.mode != "stream":

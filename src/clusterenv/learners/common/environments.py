@@ -6,7 +6,7 @@ import contextlib
 import functools
 import textwrap
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterenv.env.make import EnvFactory, make_vec
 from clusterenv.env.vector import ClusterEnv
@@ -18,7 +18,7 @@ from clusterenv.wrappers import KeepInfos
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clusterenv.config import Cluster
+    from clusterenv.config import Cluster, Timeouts
     from clusterenv.learners.common.config import LearnerConfig
     from clusterenv.learners.common.tasks import Task
 
@@ -32,26 +32,34 @@ def environments(config: LearnerConfig, cluster: str | Cluster) -> Iterator[Clus
     if config.inference == "head":
         quiet = functools.partial(KeepInfos, keep=(EPISODE_CONTINUES,))
         tasks = tuple(task._replace(wrappers=(*task.wrappers, quiet)) for task in tasks)
-    with closing(make(tasks, config.num_envs, cluster)) as envs:
+    with closing(make(tasks, config.num_envs, cluster, on_loss=config.on_loss, timeouts=config.timeouts)) as envs:
         yield envs
 
 
-def make(tasks: Sequence[Task], slots: int, cluster: str | Cluster) -> ClusterEnv:
-    """The environments of these tasks, dealt out to so many slots.
+def make(
+    tasks: Sequence[Task],
+    slots: int,
+    cluster: str | Cluster,
+    *,
+    on_loss: str = "restart",
+    timeouts: Timeouts | None = None,
+) -> ClusterEnv:
+    """The environments of these tasks, dealt out to so many slots; `on_loss` and `timeouts` as for `make_vec`.
 
     Raises:
         SpaceMismatch: the tasks do not share their spaces.
     """
+    shared: dict[str, Any] = {"cluster": cluster, "on_loss": on_loss, "timeouts": timeouts}
     if len(tasks) == 1:
         (task,) = tasks
-        return make_vec(task.env_id, slots, wrappers=task.wrappers, cluster=cluster, **task.kwargs)
+        return make_vec(task.env_id, slots, wrappers=task.wrappers, **shared, **task.kwargs)
     factories = []
     for slot in range(slots):
         task = tasks[task_of(slot, len(tasks))]
         factories.append(EnvFactory.of(task.env_id, task.wrappers, check=slot < len(tasks), **task.kwargs))
     try:
         # A network looks at shape and dtype: bounds of observations may differ.
-        return ClusterEnv(factories, cluster=cluster, observation_mode="different")
+        return ClusterEnv(factories, observation_mode="different", **shared)
     except SpaceMismatch as error:
         numbered = ", ".join(f"slot {number}: {task.name}" for number, task in enumerate(tasks))
         reason = textwrap.shorten(str(error).rstrip("."), _MAX_REASON, placeholder=" ...")  # it may list all slots

@@ -81,7 +81,9 @@ class WorkerSource(Source):
         )
         self._stream: Stream | None = None
         if config.mode == "stream":
-            self._stream = envs.stream(config.rollout_steps, config.batch_slots, buffers=config.stream_buffers)
+            self._stream = envs.stream(
+                config.rollout_steps, config.batch_slots, buffers=config.stream_buffers, min_nodes=config.min_nodes
+            )
 
     @property
     def ready(self) -> bool:
