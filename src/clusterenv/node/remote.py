@@ -23,7 +23,7 @@ from clusterenv.node.mail import Mail
 from clusterenv.node.records import CODEC, attachment_to_data, unpack_report
 from clusterenv.node.replacing import Replacements
 from clusterenv.node.returning import Returns
-from clusterenv.node.rows import WholeNode, copy_rows, living, step_frames, unanswered
+from clusterenv.node.rows import WholeNode, check_sizes, copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
 from clusterenv.transport.arena import Command
 from clusterenv.wire import messages as m
@@ -117,6 +117,8 @@ class RemoteNode(Waiting):
     def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Let every node make its own arena for these spaces."""
         self._arena, spaces = arena, (observation_space, action_space)
+        for host in self._crew.hosts:
+            check_sizes(arena, host.slots, host.name)
         self._returns.prepare(self._order, spaces, self._start_s)
         self._mail = Mail(self._crew, self._lending, arena)
         hosts = self._crew.hosts

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 SCHEME, INSECURE_SCHEME = "tcp+curve", "tcp"
 # The largest frame that is taken. Observations of a node in one step, or of a fragment, have to fit.
 MAX_FRAME_BYTES = 2**30
+_ENCRYPTION_BYTES = 64  # that a frame may grow by, and a little more
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS, _HEARTBEAT_TTL_MS = 2_000, 6_000, 10_000
 _HANDSHAKE_MS = 5_000
 _RECONNECT_MS, _RECONNECT_MAX_MS, _CONNECT_MS = 200, 2_000, 3_000
@@ -80,7 +81,7 @@ def parse_address(text: str) -> Address:
 
 def _common(sock: zmq.Socket[bytes]) -> None:
     sock.linger = 0
-    sock.maxmsgsize = MAX_FRAME_BYTES
+    sock.maxmsgsize = MAX_FRAME_BYTES + _ENCRYPTION_BYTES
     sock.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
     sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
     sock.setsockopt(zmq.HEARTBEAT_TTL, _HEARTBEAT_TTL_MS)
