@@ -25,7 +25,7 @@ from clusterenv.node.replacing import Replacements
 from clusterenv.node.returning import Returns
 from clusterenv.node.rows import WholeNode, check_sizes, copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
-from clusterenv.transport.arena import Command
+from clusterenv.transport.arena import Command, layout_size
 from clusterenv.wire import messages as m
 from clusterenv.worker.report import Report
 
@@ -119,6 +119,7 @@ class RemoteNode(Waiting):
         self._arena, spaces = arena, (observation_space, action_space)
         for host in self._crew.hosts:
             check_sizes(arena, host.slots, host.name)
+        self._joining.expect(layout_size(arena.spec))
         self._returns.prepare(self._order, spaces, self._start_s)
         self._mail = Mail(self._crew, self._lending, arena)
         hosts = self._crew.hosts
@@ -200,6 +201,7 @@ class RemoteNode(Waiting):
 
     def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
         """As `post`; every node makes memory of its own for its workers, in the place of this."""
+        self._joining.expect(layout_size(self._bound().spec) + memory.nbytes)
         self._post_office().lend(messages, memory)
 
     def tell(self, worker: int, order: tuple[Any, ...] | None) -> None:
