@@ -228,6 +228,15 @@ def test_what_nobody_asked_for_changes_nothing(head: Head, theatre: Theatre, str
     assert arena.observation[0].tolist() == [[slot, 1] for slot in range(4)]
 
 
+def test_a_hundred_thousand_beats_between_two_rows(head: Head, theatre: Theatre) -> None:
+    """As many as a node could send in a second. They are read, and hold up nobody; each is answered at once."""
+    beats = [[m.encode(m.Beat(progress=[1], seen=number))] for number in range(100_000)]
+    theatre.puppets[0].lie = lambda message, frames: [*beats, frames]
+    step(head)
+    assert head.node.losses() == []
+    assert head.arena.observation[0].tolist() == [[slot, 1] for slot in range(4)]
+
+
 @pytest.mark.parametrize(("slot", "torn"), [(2, None), (0, 3)])
 def test_a_loss_in_a_slot_of_another(head: Head, theatre: Theatre, slot: int, torn: int | None) -> None:
     """Slots 2 and 3 are those of the second node: the first can speak of its own only."""

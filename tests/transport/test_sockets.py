@@ -379,6 +379,16 @@ def test_connections_that_come_and_go(hub: Hub, keys: RunKeys) -> None:
         talk(hub, link, b"still here")
 
 
+def test_a_peer_that_never_reads_holds_nobody_up(hub: Hub, keys: RunKeys) -> None:
+    """What it is sent waits in a bounded number; then it is told that nothing more is taken, and no call blocks."""
+    with linked(keys.node, hub.port) as deaf, linked(keys.node, hub.port) as other:
+        assert deaf.send([b"hello"], LIMIT_S)
+        peer, _ = arrive(hub)
+        sent = next(count for count in range(10**6) if not hub.send(peer, [bytes(10_000)]))
+        assert 1_000 < sent < 50_000, "its socket, ours, and the buffers of the system between them"
+        talk(hub, other)
+
+
 def test_a_slow_handshake_is_cut_off(hub: Hub) -> None:
     """Well before libzmq's own 30 seconds."""
     with socket.create_connection((HOST, hub.port), LIMIT_S) as raw:
