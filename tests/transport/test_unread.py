@@ -76,12 +76,12 @@ def memory() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def sent_until_cut_off(port: int) -> tuple[int, int]:
-    """Frames of one message that never ends, of a peer that speaks for itself: (bytes sent, memory at the most)."""
-    frame, sent, peak = memoryview(MORE_FOLLOWS + bytes(MB)), 0, memory()
+def sent_until_cut_off(port: int, begin: bytes, again: bytes) -> tuple[int, int]:
+    """What a peer that speaks for itself says once, and then without an end: (bytes sent, memory at the most)."""
+    frame, sent, peak = memoryview(again), 0, memory()
     left = frame[:0]
     with socket.create_connection((HOST, port), LIMIT_S) as peer, contextlib.suppress(ConnectionError):
-        peer.sendall(GREETING + READY)
+        peer.sendall(begin)
         peer.setblocking(False)
         while sent < ENDLESS:
             readable, writable, _ = select.select([peer], [peer], [], LIMIT_S)
@@ -100,10 +100,23 @@ def test_a_message_without_an_end_is_cut_off(keys: RunKeys) -> None:
     before = memory()
     with contextlib.closing(Hub(keys, HOST, secure=False)) as hub, linked(keys, hub, secure=False) as honest:
         talk(hub, honest)
-        sent, peak = sent_until_cut_off(hub.port)
+        sent, peak = sent_until_cut_off(hub.port, GREETING + READY, MORE_FOLLOWS + bytes(MB))
         assert MAY_WAIT <= sent < MAY_GROW
         assert peak - before < MAY_GROW
         assert hub.receive(0.0) is None, "nothing of it arrives"
+        talk(hub, honest, b"still here")
+
+
+def test_a_stranger_is_cut_off(keys: RunKeys) -> None:
+    """In its handshake: a command that is as large as a frame may be."""
+    before = memory()
+    greeting = GREETING.replace(b"NULL\0", b"CURVE")
+    with contextlib.closing(Hub(keys, HOST)) as hub, linked(keys, hub) as honest:
+        talk(hub, honest)
+        begin = greeting + b"\x06" + struct.pack(">Q", MAX_FRAME_BYTES)
+        sent, peak = sent_until_cut_off(hub.port, begin, bytes(MB))
+        assert sent < MAY_GROW
+        assert peak - before < MAY_GROW
         talk(hub, honest, b"still here")
 
 
