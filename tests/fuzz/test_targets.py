@@ -42,6 +42,7 @@ def test_seeds_are_taken(name: str) -> None:
         TARGETS[name].decode(seed)
 
 
+@pytest.mark.threat("T17")
 @pytest.mark.parametrize("name", TARGETS)
 def test_nonsense_is_refused_by_name(name: str) -> None:
     """The same inputs each time, as many as there is time for."""

@@ -29,6 +29,7 @@ def test_the_name_says_what_the_run_is(tmp_path: pathlib.Path) -> None:
     assert folder.path.is_dir()
 
 
+@pytest.mark.threat("T18")
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "module:Env-v0", "../../etc/passwd", "a b\nc"])
 def test_an_id_never_leaves_the_root(tmp_path: pathlib.Path, env_id: str) -> None:
     folder = create(tmp_path, env_id)
@@ -109,6 +110,7 @@ def test_where_nothing_can_be_locked_everybody_may(tmp_path: pathlib.Path, monke
         pass
 
 
+@pytest.mark.threat("T19")
 def test_settings_come_back_and_no_variable_of_the_environment_is_there(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +139,7 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: pathlib.Path, content: str) 
         read_settings(path)
 
 
+@pytest.mark.threat("T18")
 @pytest.mark.parametrize(
     "text",
     [
@@ -165,6 +168,7 @@ def test_what_is_no_file_is_never_waited_for(tmp_path: pathlib.Path) -> None:
             read_settings(path)
 
 
+@pytest.mark.threat("T18")
 def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "run.toml"
     path.touch()

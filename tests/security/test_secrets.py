@@ -31,6 +31,7 @@ def told(
     return code, captured.out + captured.err
 
 
+@pytest.mark.threat("T19")
 @pytest.mark.parametrize(
     ("where", "line"),
     [("file", f'env_args = ["api_key={CANARY}"]'), ("options", f"--env-args api_key={CANARY}")],

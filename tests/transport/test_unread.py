@@ -95,6 +95,7 @@ def sent_until_cut_off(port: int, begin: bytes, again: bytes) -> tuple[int, int]
     return sent, peak
 
 
+@pytest.mark.threat("T08")
 def test_a_message_without_an_end_is_cut_off(keys: RunKeys) -> None:
     """libzmq sends no message before it has all of it, and would take this one to the end of all memory."""
     before = memory()
@@ -107,6 +108,7 @@ def test_a_message_without_an_end_is_cut_off(keys: RunKeys) -> None:
         talk(hub, honest, b"still here")
 
 
+@pytest.mark.threat("T06")
 def test_a_stranger_is_cut_off(keys: RunKeys) -> None:
     """In its handshake: a command that is as large as a frame may be."""
     before = memory()
@@ -133,6 +135,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.threat("T08")
 @pytest.mark.parametrize(("messages", "frames"), [(1, 400), (400, 1)], ids=["one message", "many"])
 def test_a_peer_with_the_keys_is_cut_off_as_well(
     keys: RunKeys, messages: int, frames: int, caplog: pytest.LogCaptureFixture
