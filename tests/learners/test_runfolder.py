@@ -139,6 +139,29 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: pathlib.Path, content: str) 
         read_settings(path)
 
 
+RUN = 'format = 1\nalgorithm = "ppo"\n[config]\nseed = 7\n'
+NO_TOML = {
+    "nothing": b"",
+    "a mark of the byte order": RUN.encode("utf-8-sig"),
+    "UTF-16": RUN.encode("utf-16"),
+    "a key twice": RUN.encode() + b"seed = 8\n",
+}
+
+
+@pytest.mark.parametrize("content", NO_TOML.values(), ids=NO_TOML.keys())
+def test_what_an_editor_may_make_of_a_file_is_refused(tmp_path: pathlib.Path, content: bytes) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"run\.toml"):
+        read_settings(path)
+
+
+def test_lines_may_end_as_on_windows(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(RUN.replace("\n", "\r\n").encode())
+    assert read_settings(path) == ("ppo", {"seed": 7})
+
+
 @pytest.mark.threat("T18")
 @pytest.mark.parametrize(
     "text",

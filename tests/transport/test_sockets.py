@@ -443,6 +443,21 @@ def test_what_is_in_no_message_of_ours_arrives_as_pieces_and_is_refused(hub: Hub
                 split(got[1])
 
 
+def test_a_frame_of_the_largest_size_arrives_and_a_larger_one_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, keys: RunKeys
+) -> None:
+    monkeypatch.setattr("clusterenv.transport.sockets.MAX_FRAME_BYTES", largest := 10**6)
+    with contextlib.closing(Hub(keys, HOST)) as hub, linked(keys.node, hub.port) as link:
+        assert next_event(link) == "up"
+        for size in (largest - 1, largest):
+            assert link.send([bytes(size)])
+            assert arrive(hub)[1] == [bytes(size)]
+        assert link.send([bytes(largest + 64)])
+        assert next_event(link) == "down"
+        assert hub.receive(0.0) is None
+        talk(hub, link, b"back again")
+
+
 def test_the_options_that_libzmq_would_get_wrong(hub: Hub, keys: RunKeys) -> None:
     with linked(keys.node, hub.port) as link:
         for sock in (hub._socket, link._socket):
