@@ -20,6 +20,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "secret"
 
 
+@pytest.mark.threat("T13")
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
 def test_it_is_for_its_owner_alone_whatever_the_umask(path: pathlib.Path, umask: int) -> None:
     before = os.umask(umask)
@@ -31,6 +32,7 @@ def test_it_is_for_its_owner_alone_whatever_the_umask(path: pathlib.Path, umask:
     assert path.read_text() == "text\n"
 
 
+@pytest.mark.threat("T14")
 def test_an_existing_file_is_never_overwritten(path: pathlib.Path) -> None:
     path.write_text("mine")
     with pytest.raises(FileExistsError):
@@ -38,6 +40,7 @@ def test_an_existing_file_is_never_overwritten(path: pathlib.Path) -> None:
     assert path.read_text() == "mine"
 
 
+@pytest.mark.threat("T13")
 @pytest.mark.parametrize("there", [True, False])
 def test_a_link_is_never_followed(path: pathlib.Path, tmp_path: pathlib.Path, there: bool) -> None:
     target = tmp_path / "target"

@@ -1,4 +1,4 @@
-"""docs/reliability.md and the tests that it names: neither can be changed alone."""
+"""docs/reliability.md, SECURITY.md and the tests that they name: neither can be changed alone."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ import tyro
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "reliability.md").read_text()
+THREATS = (ROOT / "SECURITY.md").read_text()
 IDS = [f"F{number:02}" for number in range(1, 61)]
+THREAT_IDS = [f"T{number:02}" for number in range(1, 25)]
 TEST = re.compile(r"`([\w/]+\.py::test_\w+)`")
 
 
-def marked() -> dict[str, set[str]]:
-    """The tests of each fault, by their marks."""
+def marked(kind: str) -> dict[str, set[str]]:
+    """The tests of each fault or threat, by their marks."""
     found: dict[str, set[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for function in functions_of(path):
             for mark in function.decorator_list:
-                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == f"pytest.mark.{kind}":
                     for name in map(ast.literal_eval, mark.args):
                         found.setdefault(name, set()).add(f"{path.relative_to(ROOT / 'tests')}::{function.name}")
     return found
@@ -34,18 +36,31 @@ def functions_of(path: pathlib.Path) -> list[ast.FunctionDef]:
 
 
 def rows(kind: str) -> dict[str, list[str]]:
-    """The cells of each row of a table of the page, by its id."""
-    found = re.findall(rf"^\| ({kind}\d+) \| (.*) \|$", PAGE, re.MULTILINE)
+    """The cells of each row of a table of the pages, by its id."""
+    found = re.findall(rf"^\| ({kind}\d+) \| (.*) \|$", PAGE + THREATS, re.MULTILINE)
     assert len({name for name, _ in found}) == len(found), "an id comes twice"
     return {name: cells.split(" | ") for name, cells in found}
 
 
 def test_every_fault_has_a_row_with_all_its_tests_and_no_others() -> None:
-    told, marks = rows("F"), marked()
-    assert list(told) == IDS
-    assert set(marks) <= set(IDS)
+    check_marks("F", IDS, marked("fault"))
+
+
+def test_every_threat_has_a_row_with_all_its_tests_and_no_others() -> None:
+    check_marks("T", THREAT_IDS, marked("threat"))
+
+
+def check_marks(kind: str, ids: list[str], marks: dict[str, set[str]]) -> None:
+    told = rows(kind)
+    assert list(told) == ids
+    assert set(marks) <= set(ids)
     for name, cells in told.items():
         assert set(TEST.findall(cells[-1])) == marks.get(name, set()), name
+
+
+def test_a_threat_without_a_test_is_told_as_not_defended() -> None:
+    for name, cells in rows("T").items():
+        assert TEST.findall(cells[-1]) or (cells[-1] == "**nothing**" and "**Not defended**" in cells[-2]), name
 
 
 def test_a_row_without_a_test_says_so() -> None:
@@ -64,7 +79,7 @@ def test_every_promise_is_kept_by_a_test_and_every_fault_names_one() -> None:
         assert named or cells[-1] == "**not yet**", name
 
 
-@pytest.mark.parametrize("test", sorted(set(TEST.findall(PAGE))))
+@pytest.mark.parametrize("test", sorted(set(TEST.findall(PAGE + THREATS))))
 def test_a_test_that_the_page_names_exists(test: str) -> None:
     path, _, name = test.partition("::")
     assert name in [function.name for function in functions_of(ROOT / "tests" / path)]

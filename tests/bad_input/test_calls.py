@@ -14,9 +14,11 @@ import pytest
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
+import clusterenv
 from clusterenv import ActionError, ClusterEnv, ConfigError, ConfigTypeError, EnvError, ResultError
 from tests.bad_input.envs import OddResults, SpacedEnv
 from tests.faults.kit import Gate, batch, each
+from tests.node.worlds import COUNTING
 from tests.zoo import counting
 
 if TYPE_CHECKING:
@@ -410,6 +412,29 @@ def test_used_after_a_fork(cluster: str) -> None:
         assert str(os.getpid()) in said
         assert str(child) in said
         assert envs.step([1] * 4)[0].tolist() == [[slot, 1] for slot in range(4)]
+
+
+def test_a_head_of_other_hosts_is_of_no_use_in_its_child() -> None:
+    """Two processes at one socket would take each other's answers. Policies too are published by the parent only."""
+    with clusterenv.make_vec(COUNTING, 2, cluster="tcp:nodes=1,workers=1") as envs:
+        envs.reset(seed=1)
+        uses: list[Callable[[], Any]] = [lambda: envs.step([1, 1]), lambda: envs.publish(None), lambda: envs.rollout(2)]
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            for use in uses:
+                try:
+                    use()
+                except BaseException as error:
+                    os.write(writer, f"{type(error).__name__}: {error}\n".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writer)
+        lines = os.read(reader, 10_000).decode().splitlines()
+        os.close(reader)
+        assert len(lines) == len(uses)
+        assert all(line.startswith("ConfigError") and f"in its child {child}" in line for line in lines)
+        assert envs.step([1, 1])[0].tolist() == [[0, 1], [0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from clusterenv import (
     Timeouts,
 )
 from tests.bad_input.envs import Custom, SpacedEnv
+from tests.node.worlds import COUNTING
 from tests.zoo import CountingEnv, counting
 
 if TYPE_CHECKING:
@@ -244,6 +245,15 @@ def test_an_empty_box_works(shape: tuple[int, ...], cluster: str) -> None:
 def test_a_box_of_ten_thousand_million_elements_is_refused(cluster: str) -> None:
     with pytest.raises(ConfigError, match="GiB"):
         ClusterEnv([lambda: SpacedEnv(shape=(10**5, 10**5))] * 2, cluster=cluster)
+
+
+def test_more_than_a_node_can_send_at_once_is_refused_when_the_cluster_is_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not with the first step, by a connection that breaks. Three slots are on the first node, of 8 bytes each."""
+    monkeypatch.setattr("clusterenv.node.rows.MAX_FRAME_BYTES", 20)
+    with pytest.raises(ConfigError, match=r"have 24 bytes of observations .* at most 2 environments each\.$"):
+        clusterenv.make_vec(COUNTING, num_envs=5, cluster="tcp:nodes=2,workers=1")
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)

@@ -93,6 +93,7 @@ def test_an_environment_that_nobody_knows(capsys: pytest.CaptureFixture[str]) ->
     assert "NoSuchEnv-v0" in capsys.readouterr().err
 
 
+@pytest.mark.threat("T19")
 def test_keys_are_never_shown(capsys: pytest.CaptureFixture[str]) -> None:
     main(["doctor", "--cluster", "tcp:nodes=1", "--dry-run"])
     assert "secret" not in capsys.readouterr().out

@@ -6,11 +6,12 @@ import os
 import random
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import psutil
 import pytest
 
-from clusterenv import ClusterEnv, Timeouts
+from clusterenv import ClusterEnv, EnvError, Timeouts
 from tests.faults.envs import HABITS, RudeEnv
 from tests.faults.kit import LIMIT_S, actions, batch, each, ended
 from tests.zoo import CountingEnv, wait_until
@@ -60,6 +61,20 @@ def test_a_replacement_starts_in_a_clean_process(tmp_path: pathlib.Path) -> None
         os.kill(pid, 9)
         envs.step(actions(envs))
         assert envs.call("cwd")[0] == os.getcwd()
+
+
+@pytest.mark.parametrize("cluster", ["local:1", "inproc"])
+def test_an_environment_that_needs_a_display_fails_with_its_own_words(
+    monkeypatch: pytest.MonkeyPatch, cluster: str
+) -> None:
+    """On a host without one, as a batch job has it; at the first picture, which is that of the reset."""
+    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    with (
+        batch([lambda: gymnasium.make("CartPole-v1", render_mode="human")] * 2, cluster=cluster) as envs,
+        pytest.raises(EnvError, match=r"slot 0.*x11 not available"),
+    ):
+        envs.reset(seed=1)
 
 
 def test_two_environments_of_one_worker_draw_from_their_own_streams() -> None:

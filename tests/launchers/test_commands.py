@@ -26,6 +26,7 @@ def test_a_program_answers() -> None:
     assert answer_of(["true"], LIMIT_S).words == "it said nothing"
 
 
+@pytest.mark.threat("T16")
 def test_words_are_never_read_by_a_shell(tmp_path: pathlib.Path) -> None:
     assert answer_of(["echo", f"$(touch {tmp_path}/x)", "; ls"], LIMIT_S).out == f"$(touch {tmp_path}/x) ; ls\n"
     assert list(tmp_path.iterdir()) == []
@@ -70,6 +71,7 @@ def test_a_program_asks_nobody() -> None:
 # Tails.
 
 
+@pytest.mark.threat("T20")
 def test_control_characters_are_not_shown() -> None:
     assert shown("\x1b[31mred\x1b[0m \x1b]0;title\x07bell\x07 tab\t\r\nnul\0 \x9b31m") == "red bell tab\t\nnul 31m"
     assert shown(b"\xff\xfe half") == "\ufffd\ufffd half"

@@ -37,6 +37,7 @@ def test_the_line_to_type_names_head_token_and_modules(tmp_path: pathlib.Path) -
     ]
 
 
+@pytest.mark.threat("T14")
 def test_only_its_owner_can_read_the_token_and_it_is_gone_at_the_end(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:

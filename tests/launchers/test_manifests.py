@@ -162,6 +162,7 @@ def test_where_pods_may_run() -> None:
     )
 
 
+@pytest.mark.threat("T16")
 @given(st.lists(st.text(max_size=20), max_size=4))
 def test_words_of_a_command_stay_words(words: list[str]) -> None:
     """There is no shell and no template in between."""

@@ -487,6 +487,7 @@ def test_a_job_does_not_inherit_what_would_change_it() -> None:
     }
 
 
+@pytest.mark.threat("T19")
 def test_no_program_sees_the_keys(fakes: Fakes, folder: pathlib.Path) -> None:
     fakes.answers("sbatch", "12\n", first=f"env > {folder.parent}/seen; cat $4 >> {folder.parent}/seen")
     launcher = start(folder)
@@ -585,21 +586,8 @@ def test_a_short_job_is_not_told_before_its_end(time: str, told: bool) -> None:
 
 
 ODD_WORDS = [
-    "; rm -rf /",
-    "$(id)",
-    "`id`",
-    "a\n#SBATCH --uid=0",
-    "'",
-    '"',
-    "\\",
-    "a b",
-    "-x",
-    "",
-    "\u00e4",
-    "*",
-    "~",
-    "&",
-    "#",
+    *("; rm -rf /", "$(id)", "`id`", "a\n#SBATCH --uid=0"),
+    *("'", '"', "\\", "a b", "-x", "", "\u00e4", "*", "~", "&", "#"),
 ]
 
 
@@ -609,12 +597,14 @@ def test_an_odd_word_stays_one_word(word: str) -> None:
     assert _command(Slurm(), job, f"/f/{word}/keys") == job.command(f"/f/{word}/keys")
 
 
+@pytest.mark.threat("T16")
 @given(st.lists(st.text(), max_size=4), st.text(min_size=1), st.text(min_size=1))
 def test_whatever_the_arguments_the_shell_reads_the_same_words(arguments: list[str], python: str, file: str) -> None:
     job = NodeJob(tuple(arguments), KEYS, python)
     assert _command(Slurm(nodes=3), job, file) == job.command(file)
 
 
+@pytest.mark.threat("T16")
 def test_a_line_of_sbatch_cannot_be_smuggled_in() -> None:
     """Slurm reads its lines up to the first command, which is where the words of others begin."""
     job = NodeJob(("--name", "x\n#SBATCH --uid=0\n"), KEYS, "python")

@@ -59,6 +59,7 @@ def failure_of(where: Ssh, job: NodeJob) -> str:
         return failure
 
 
+@pytest.mark.threat("T13")
 def test_every_host_gets_the_keys_on_standard_input_and_nowhere_else(sshd: SshServer, node: StandIn) -> None:
     with launched(cluster(sshd), node.job()) as launcher:
         records = node.wait_for(2)
@@ -293,6 +294,7 @@ def test_the_script_holds_no_keys() -> None:
     assert SshLauncher(where).script(job) == f"{usual} a {first}\n{usual} -p 2222 me@::1 {second}\n"
 
 
+@pytest.mark.threat("T16")
 @given(st.lists(st.text(min_size=1), max_size=4), st.text(min_size=1))
 def test_whatever_the_arguments_the_shell_there_reads_the_same_words(arguments: list[str], python: str) -> None:
     job = NodeJob(tuple(arguments), KEYS, python)

@@ -139,6 +139,7 @@ def test_another_format_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.M
         checkpoint.read(path)
 
 
+@pytest.mark.threat("T17")
 @pytest.mark.parametrize("facts", ["", "{", "7", "[]", '"x"', "[" * 100_000], ids=lambda facts: facts[:3])
 def test_facts_that_cannot_be_read_are_damage(tmp_path: pathlib.Path, facts: str) -> None:
     """Whoever wrote the file can have given it the hash that fits."""
@@ -149,6 +150,7 @@ def test_facts_that_cannot_be_read_are_damage(tmp_path: pathlib.Path, facts: str
         checkpoint.read(path)
 
 
+@pytest.mark.threat("T17")
 @pytest.mark.parametrize("shape", [[0, 2**63], [0, 2**64 - 1], [2**63 - 1, 0]])
 def test_a_shape_that_torch_cannot_hold_is_damage(tmp_path: pathlib.Path, shape: list[int]) -> None:
     header = json.dumps({"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()

@@ -29,6 +29,7 @@ class Spoilt(Lever):
 gymnasium.register("test/Spoilt-v0", f"{__name__}:Spoilt", kwargs={"reward": float("nan")})
 
 
+@pytest.mark.threat("T10")
 @pytest.mark.parametrize("name", ["ppo", "impala", "impact", "vmpo"])
 @pytest.mark.parametrize("reward", ["nan", "inf", "1e39"])
 @pytest.mark.filterwarnings("ignore:.*reward")

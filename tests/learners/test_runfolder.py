@@ -29,6 +29,7 @@ def test_the_name_says_what_the_run_is(tmp_path: pathlib.Path) -> None:
     assert folder.path.is_dir()
 
 
+@pytest.mark.threat("T18")
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "module:Env-v0", "../../etc/passwd", "a b\nc"])
 def test_an_id_never_leaves_the_root(tmp_path: pathlib.Path, env_id: str) -> None:
     folder = create(tmp_path, env_id)
@@ -109,6 +110,7 @@ def test_where_nothing_can_be_locked_everybody_may(tmp_path: pathlib.Path, monke
         pass
 
 
+@pytest.mark.threat("T19")
 def test_settings_come_back_and_no_variable_of_the_environment_is_there(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +139,30 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: pathlib.Path, content: str) 
         read_settings(path)
 
 
+RUN = 'format = 1\nalgorithm = "ppo"\n[config]\nseed = 7\n'
+NO_TOML = {
+    "nothing": b"",
+    "a mark of the byte order": RUN.encode("utf-8-sig"),
+    "UTF-16": RUN.encode("utf-16"),
+    "a key twice": RUN.encode() + b"seed = 8\n",
+}
+
+
+@pytest.mark.parametrize("content", NO_TOML.values(), ids=NO_TOML.keys())
+def test_what_an_editor_may_make_of_a_file_is_refused(tmp_path: pathlib.Path, content: bytes) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"run\.toml"):
+        read_settings(path)
+
+
+def test_lines_may_end_as_on_windows(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(RUN.replace("\n", "\r\n").encode())
+    assert read_settings(path) == ("ppo", {"seed": 7})
+
+
+@pytest.mark.threat("T18")
 @pytest.mark.parametrize(
     "text",
     [
@@ -165,6 +191,7 @@ def test_what_is_no_file_is_never_waited_for(tmp_path: pathlib.Path) -> None:
             read_settings(path)
 
 
+@pytest.mark.threat("T18")
 def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "run.toml"
     path.touch()

@@ -154,6 +154,9 @@ class Theatre:
                 return True
         return False
 
+    def expect(self, size: int) -> None:
+        """Nobody sends too much here."""
+
     def arrive(self, peer: bytes, frames: Frames) -> None:
         """A message of a node is on its way."""
         self._waiting.append((peer, join(frames)))

@@ -75,6 +75,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.threat("T24")
 @pytest.mark.fault("F54")
 @pytest.mark.parametrize(("changes", "says"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_node_that_does_not_fit_is_refused(
@@ -95,6 +96,7 @@ def test_a_node_that_does_not_fit_is_refused(
 STEERING = "\x1b]0;owned\x07\x1b[2Jno\rde\x9b\n"
 
 
+@pytest.mark.threat("T20")
 def test_whoever_knocks_steers_no_terminal(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Names and versions are read by people, in errors and logs; without keys they are anybody's."""
     theatre = Theatre()
@@ -114,6 +116,7 @@ SAID = {
 }
 
 
+@pytest.mark.threat("T20")
 @pytest.mark.parametrize("message", SAID.values(), ids=SAID.keys())
 def test_what_a_node_says_steers_no_terminal(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, message: m.Message
@@ -132,6 +135,7 @@ def test_what_a_node_says_steers_no_terminal(
         assert all(each.strip().isprintable() for each in caplog.messages)
 
 
+@pytest.mark.threat("T20")
 @pytest.mark.parametrize("peer", [b"peer 0", b"peer 9"])
 def test_what_is_no_message_steers_no_terminal(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, peer: bytes
@@ -449,6 +453,7 @@ def test_a_node_that_comes_back_is_asked_again_what_it_owes(monkeypatch: pytest.
         assert steps[0] == steps[1], "the same number: a real node would take it once"
 
 
+@pytest.mark.threat("T11")
 @pytest.mark.fault("F15")
 def test_a_node_that_was_given_up_may_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     theatre = Theatre()

@@ -63,6 +63,7 @@ def test_pieces_that_do_not_fit(piece: tuple[Any, int, int, bytes]) -> None:
         arriving.take(*piece)
 
 
+@pytest.mark.threat("T08")
 def test_too_much_is_refused_before_it_is_kept() -> None:
     with pytest.raises(ProtocolError, match="11 bytes of weights were announced, and at most 10"):
         Arriving(10).take(1, 0, 11, b"a")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.errors import ProtocolError
-from clusterenv.node.rows import WholeNode, copy_block, copy_rows, results, step_frames
+from clusterenv.errors import ConfigError, ProtocolError
+from clusterenv.node.rows import WholeNode, check_sizes, copy_block, copy_rows, results, step_frames
 from clusterenv.spaces import Leaf
 from clusterenv.transport.arena import Arena, ArenaSpec
 from clusterenv.wire.frames import frame_of
@@ -175,3 +175,24 @@ def test_what_goes_to_a_node(asked: list[bool], alive: list[bool]) -> None:
         assert np.frombuffer(rows, np.int32).tolist() == wanted
         assert np.frombuffer(actions, np.float32).reshape(-1, 3)[:, 0].tolist() == [2 + row for row in wanted]
         del numbers, actions, rows
+
+
+# Of the three slots: 24 bytes of observations in each of two arrays, 36 of actions.
+@pytest.mark.parametrize(
+    ("most", "says"),
+    [
+        (35, "36 bytes of actions in a step, more than the 35 that go over .* at most 2 environments each"),
+        (23, "24 bytes of observations in a step, more than the 23 that go over .* at most 2 environments each"),
+        (7, "24 bytes of observations in a step, more than the 7 that go over .* Use smaller observations"),
+    ],
+)
+def test_rows_that_do_not_fit_a_message_are_refused(monkeypatch: pytest.MonkeyPatch, most: int, says: str) -> None:
+    monkeypatch.setattr("clusterenv.node.rows.MAX_FRAME_BYTES", most)
+    with arena() as mine, pytest.raises(ConfigError, match=f"the 3 environments of node n0 have {says}"):
+        check_sizes(mine, MINE, "n0")
+
+
+def test_rows_that_just_fit_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterenv.node.rows.MAX_FRAME_BYTES", 36)
+    with arena() as mine:
+        check_sizes(mine, MINE, "n0")

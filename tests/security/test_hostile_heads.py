@@ -107,6 +107,7 @@ REQUESTS: dict[str, tuple[type[m.Request], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.threat("T12")
 @pytest.mark.parametrize(("kind", "fields"), REQUESTS.values(), ids=REQUESTS.keys())
 def test_before_anything_is_built_every_request_is_an_error(
     bench: Bench, kind: type[m.Request], fields: dict[str, Any]
@@ -140,6 +141,7 @@ BUILDS: dict[str, tuple[list[tuple[int, int]], bytes, str]] = {
 }
 
 
+@pytest.mark.threat("T12")
 @pytest.mark.parametrize(("blocks", "recipes", "says"), BUILDS.values(), ids=BUILDS.keys())
 def test_bad_orders_to_build(bench: Bench, blocks: list[tuple[int, int]], recipes: bytes, says: str) -> None:
     assert says in bench.error_of(m.Build, blocks=blocks, recipes=recipes, limit_s=LIMIT_S)
@@ -153,6 +155,7 @@ def step_frames(number: int = 1, action: int = 1) -> list[Any]:
 SIZES = fragment_spec_to_data(FragmentSpec(1, 8, 1, 1, (), (), Leaf((), np.dtype("<i8")), 2, True))
 
 
+@pytest.mark.threat("T12")
 def test_a_node_goes_on_after_nonsense(built: Bench) -> None:
     """One node, one bad request after the other; then a good one."""
     post = {"worker": 0}
@@ -190,6 +193,7 @@ def test_what_is_no_message_is_refused(bench: Bench) -> None:
             bench.take(frames)
 
 
+@pytest.mark.threat("T01")
 def test_pickles_that_a_head_sends_run_nothing(built: Bench, tmp_path: pathlib.Path) -> None:
     """In the header, in a frame, and in each field of bytes or text, of every request."""
     target = tmp_path / "touched"

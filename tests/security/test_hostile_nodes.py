@@ -123,6 +123,7 @@ def check_only_the_first_is_lost(head: Head, theatre: Theatre, says: str) -> Non
     assert theatre.refusals(b"peer 1") == []
 
 
+@pytest.mark.threat("T07")
 @pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE.keys())
 def test_nonsense_in_place_of_rows(head: Head, theatre: Theatre, nonsense: Callable[[Frames], Frames]) -> None:
     """The first node is given up at once. The second and its rows do not notice."""
@@ -148,6 +149,7 @@ def test_true_rows_are_taken(head: Head) -> None:
     assert arena.observation[0].tolist() == [[slot, 1] for slot in range(4)]
 
 
+@pytest.mark.threat("T09")
 def test_what_a_lost_node_still_sends_changes_nothing(head: Head, theatre: Theatre) -> None:
     """Rows, losses and answers of somebody who was given up, though the numbers fit."""
     node, arena = head.node, head.arena
@@ -180,6 +182,7 @@ ANSWERS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.threat("T07")
 @pytest.mark.parametrize(
     "message", [Message("call", ([0, 1], "double", (1.0,), {})), Message("reset", ({}, None, None))]
 )
@@ -192,6 +195,7 @@ def test_nonsense_in_place_of_a_reply(head: Head, theatre: Theatre, message: Mes
     check_only_the_first_is_lost(head, theatre, "")
 
 
+@pytest.mark.threat("T07")
 @pytest.mark.parametrize("request_kind", [m.Build, m.Bind])
 @pytest.mark.parametrize("value", ANSWERS.values(), ids=ANSWERS.keys())
 def test_nonsense_at_the_start(
@@ -218,6 +222,7 @@ STRAY: dict[str, Any] = {
 }
 
 
+@pytest.mark.threat("T11")
 @pytest.mark.parametrize("stray", STRAY.values(), ids=STRAY.keys())
 def test_what_nobody_asked_for_changes_nothing(head: Head, theatre: Theatre, stray: Any) -> None:
     node, arena = head.node, head.arena
@@ -228,6 +233,17 @@ def test_what_nobody_asked_for_changes_nothing(head: Head, theatre: Theatre, str
     assert arena.observation[0].tolist() == [[slot, 1] for slot in range(4)]
 
 
+@pytest.mark.threat("T07")
+def test_a_hundred_thousand_beats_between_two_rows(head: Head, theatre: Theatre) -> None:
+    """As many as a node could send in a second. They are read, and hold up nobody; each is answered at once."""
+    beats = [[m.encode(m.Beat(progress=[1], seen=number))] for number in range(100_000)]
+    theatre.puppets[0].lie = lambda message, frames: [*beats, frames]
+    step(head)
+    assert head.node.losses() == []
+    assert head.arena.observation[0].tolist() == [[slot, 1] for slot in range(4)]
+
+
+@pytest.mark.threat("T09")
 @pytest.mark.parametrize(("slot", "torn"), [(2, None), (0, 3)])
 def test_a_loss_in_a_slot_of_another(head: Head, theatre: Theatre, slot: int, torn: int | None) -> None:
     """Slots 2 and 3 are those of the second node: the first can speak of its own only."""
@@ -298,6 +314,7 @@ PLACES: dict[str, Callable[[Frames, bytes], Frames]] = {
 }
 
 
+@pytest.mark.threat("T01")
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
 def test_pickles_that_a_node_sends_run_nothing(
     monkeypatch: pytest.MonkeyPatch,

@@ -67,6 +67,7 @@ def test_the_same_answers_without_encryption(caplog: pytest.LogCaptureFixture) -
     ]
 
 
+@pytest.mark.threat("T04")
 def test_the_usual_is_encrypted(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever variables say."""
     for name in ("CLUSTERENV_INSECURE", "INSECURE", "CLUSTERENV_TCP_INSECURE"):
@@ -78,6 +79,7 @@ def test_the_usual_is_encrypted(caplog: pytest.LogCaptureFixture, monkeypatch: p
     assert INSECURE not in caplog.text
 
 
+@pytest.mark.threat("T23")
 @pytest.mark.parametrize("kind", [Tcp(), Ssh(hosts=("a",)), Slurm(), clusterenv.Ray(), clusterenv.Join()])
 def test_no_text_can_ask_for_it(kind: Any) -> None:
     loose = dataclasses.replace(kind, insecure=True) if not isinstance(kind, Ssh) else Ssh(hosts=("a",), insecure=True)
@@ -95,6 +97,7 @@ def test_yes_or_no(value: Any) -> None:
         Tcp(insecure=value)
 
 
+@pytest.mark.threat("T23")
 @pytest.mark.parametrize(
     ("bind", "addresses"),
     [
@@ -125,6 +128,7 @@ def interfaces(monkeypatch: pytest.MonkeyPatch, *own: str) -> None:
     )
 
 
+@pytest.mark.threat("T23")
 @pytest.mark.parametrize(
     ("bind", "public"),
     [("", "8.8.4.4"), ("0", "8.8.4.4"), ("[::ffff:0.0.0.0]", "8.8.4.4"), ("[::]", "8.8.4.4"), ("[::]", "2600::1")],
@@ -205,6 +209,7 @@ def _hubs() -> Iterator[dict[bool, Hub]]:
         hub.close()
 
 
+@pytest.mark.threat("T24")
 @pytest.mark.parametrize("secure", [True, False])
 def test_mixed_pairs_exchange_nothing(hubs: dict[bool, Hub], secure: bool) -> None:
     link = Link(make_keys().node, Address(HOST, hubs[not secure].port, secure))
@@ -286,6 +291,7 @@ def test_a_node_is_told_when_address_and_option_differ(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.threat("T23")
 def test_a_run_has_to_be_told_each_time(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,6 +314,7 @@ def test_a_run_has_to_be_told_each_time(
     assert [each.insecure for each in made] == [True, False]
 
 
+@pytest.mark.threat("T23")
 def test_a_file_cannot_ask_for_it(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run.toml"
     for line in ('cluster = "tcp:nodes=1,insecure=true"', "insecure = true"):
@@ -321,6 +328,7 @@ def test_where_nothing_leaves_the_host_it_is_refused(capsys: pytest.CaptureFixtu
     assert "--insecure with --cluster local:1: nothing goes over a network there." in capsys.readouterr().err
 
 
+@pytest.mark.threat("T23")
 def test_the_banner_is_hard_to_overlook() -> None:
     lines = banner().splitlines()
     assert len(lines) >= 4

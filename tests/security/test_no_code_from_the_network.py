@@ -62,6 +62,7 @@ def test_all_files_are_there() -> None:
     assert [path for path in FILES if not path.exists()] == []
 
 
+@pytest.mark.threat("T01")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_the_network_path_has_no_means_to_run_code(path: pathlib.Path) -> None:
     assert found_in(path, path.read_text()) - ALLOWED == set()

@@ -34,6 +34,7 @@ def is_loopback(text: str) -> bool:
     return (mapped or address).is_loopback
 
 
+@pytest.mark.threat("T09", "T22")
 def test_nodes_on_this_host_are_reached_by_loopback_alone() -> None:
     before = listening()
     with contextlib.closing(make_vec(COUNTING, 2, cluster="tcp:nodes=2,workers=1")) as envs:
@@ -44,6 +45,7 @@ def test_nodes_on_this_host_are_reached_by_loopback_alone() -> None:
     assert [each for each in listening() if each not in before] == []
 
 
+@pytest.mark.threat("T15")
 @pytest.mark.parametrize("cluster", ["local:2", "inproc"])
 def test_on_one_host_nothing_listens(cluster: str) -> None:
     before = listening()

@@ -169,6 +169,7 @@ def test_a_failed_creation_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch)
         Arena.create(SMALL)
 
 
+@pytest.mark.threat("T13")
 def test_there_is_no_name_to_leave_behind() -> None:
     before = shared_files()
     with created(SMALL) as arena:

@@ -32,6 +32,7 @@ def private(path: pathlib.Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.threat("T02")
 def test_keys_are_made_afresh_and_fit_together() -> None:
     one, other = make_keys(), make_keys()
     mine = {one.secret, one.node.secret, one.node.public, one.node.server, one.node.run}
@@ -46,6 +47,7 @@ def test_the_secret_of_the_head_is_not_in_what_nodes_get() -> None:
     assert keys.secret not in keys.node.text()
 
 
+@pytest.mark.threat("T19")
 def test_secrets_are_not_shown() -> None:
     keys = make_keys()
     for shown in (repr(keys), str(keys), f"{keys!r}", repr(keys.node), str(keys.node), repr([keys]), repr({"k": keys})):
@@ -67,6 +69,7 @@ def test_a_link_is_never_followed(path: pathlib.Path, tmp_path: pathlib.Path) ->
         read_key_file(path)
 
 
+@pytest.mark.threat("T13")
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o601, 0o666])
 def test_a_file_that_others_can_touch_is_refused(path: pathlib.Path, mode: int) -> None:
     write_private(path, make_keys().node.text())

@@ -220,6 +220,7 @@ def overheard(port: int) -> Iterator[tuple[int, bytearray]]:
         serving.join(LIMIT_S)
 
 
+@pytest.mark.threat("T04", "T11")
 def test_a_session_that_was_recorded_is_worth_nothing(hub: Hub, keys: RunKeys) -> None:
     with overheard(hub.port) as (port, said), linked(keys.node, port) as link:
         talk(hub, link, b"a word that nobody else may read")
@@ -232,6 +233,7 @@ def test_a_session_that_was_recorded_is_worth_nothing(hub: Hub, keys: RunKeys) -
         talk(hub, link)
 
 
+@pytest.mark.threat("T02")
 def test_a_client_that_is_not_on_the_list_is_refused(hub: Hub, keys: RunKeys) -> None:
     """It knows the public key of the head, as a CURVE client must, and has a pair of its own."""
     stranger = make_keys().node
@@ -241,6 +243,7 @@ def test_a_client_that_is_not_on_the_list_is_refused(hub: Hub, keys: RunKeys) ->
     assert hub.receive(0.2) is None
 
 
+@pytest.mark.threat("T02")
 def test_the_secret_of_somebody_else_is_refused(hub: Hub, keys: RunKeys) -> None:
     """The public key that is on the list, without its secret."""
     stolen = NodeKeys(keys.node.run, keys.node.server, keys.node.public, make_keys().node.secret)
@@ -265,6 +268,7 @@ def plain(port: int, **options: Any) -> Iterator[zmq.Socket[bytes]]:
         context.term()
 
 
+@pytest.mark.threat("T02")
 @pytest.mark.parametrize(
     "options", [{}, {"plain_username": b"admin", "plain_password": b"admin"}], ids=["NULL", "PLAIN"]
 )
@@ -277,6 +281,7 @@ def test_another_mechanism_is_refused(hub: Hub, keys: RunKeys, options: dict[str
         talk(hub, link)
 
 
+@pytest.mark.threat("T03")
 def test_a_false_head_never_gets_a_byte_of_the_hello(keys: RunKeys) -> None:
     """Somebody else on the port of the head, with keys of his own, lets everybody in and gets nothing."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -296,6 +301,7 @@ def test_a_false_head_never_gets_a_byte_of_the_hello(keys: RunKeys) -> None:
         context.term()
 
 
+@pytest.mark.threat("T03")
 def test_a_head_without_encryption_gets_nothing_but_a_greeting(keys: RunKeys) -> None:
     """Whatever listens there sees the greeting of ZeroMQ, and nothing that we wanted to send."""
     with socket.create_server((HOST, 0)) as listener, linked(keys.node, listener.getsockname()[1]) as link:
@@ -376,6 +382,7 @@ GARBAGE = {
 }  # fmt: skip
 
 
+@pytest.mark.threat("T05", "T06")
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
 def test_garbage_at_the_port(hub: Hub, keys: RunKeys, data: bytes) -> None:
     with linked(keys.node, hub.port) as link:
@@ -392,6 +399,21 @@ def test_garbage_at_the_port(hub: Hub, keys: RunKeys, data: bytes) -> None:
     assert hub.receive(0.05) is None
 
 
+@pytest.mark.threat("T22")
+def test_a_stranger_hears_a_greeting_and_nothing_else(hub: Hub) -> None:
+    heard = b""
+    with socket.create_connection((HOST, hub.port), LIMIT_S) as raw, contextlib.suppress(ConnectionError):
+        raw.sendall(b"\xff" + b"\x00" * 8 + b"\x7f\x03\x00CURVE".ljust(55, b"\x00"))
+        while more := raw.recv(4096):
+            heard += more
+            if len(heard) == 64:
+                raw.shutdown(socket.SHUT_WR)
+    assert heard.startswith(b"\xff")
+    assert heard.rstrip(b"\x00").endswith(b"CURVE")
+    assert len(heard) == 64
+
+
+@pytest.mark.threat("T05")
 def test_500_connections_that_say_nothing(hub: Hub, keys: RunKeys) -> None:
     with linked(keys.node, hub.port) as link, contextlib.ExitStack() as stack:
         talk(hub, link)
@@ -402,6 +424,7 @@ def test_500_connections_that_say_nothing(hub: Hub, keys: RunKeys) -> None:
             talk(hub, late, b"and open")
 
 
+@pytest.mark.threat("T05")
 def test_connections_that_come_and_go(hub: Hub, keys: RunKeys) -> None:
     with linked(keys.node, hub.port) as link:
         talk(hub, link)
@@ -410,6 +433,18 @@ def test_connections_that_come_and_go(hub: Hub, keys: RunKeys) -> None:
         talk(hub, link, b"still here")
 
 
+@pytest.mark.threat("T08")
+def test_a_peer_that_never_reads_holds_nobody_up(hub: Hub, keys: RunKeys) -> None:
+    """What it is sent waits in a bounded number; then it is told that nothing more is taken, and no call blocks."""
+    with linked(keys.node, hub.port) as deaf, linked(keys.node, hub.port) as other:
+        assert deaf.send([b"hello"], LIMIT_S)
+        peer, _ = arrive(hub)
+        sent = next(count for count in range(10**6) if not hub.send(peer, [bytes(10_000)]))
+        assert 1_000 < sent < 50_000, "its socket, ours, and the buffers of the system between them"
+        talk(hub, other)
+
+
+@pytest.mark.threat("T05")
 def test_a_slow_handshake_is_cut_off(hub: Hub) -> None:
     """Well before libzmq's own 30 seconds."""
     with socket.create_connection((HOST, hub.port), LIMIT_S) as raw:
@@ -439,11 +474,26 @@ def test_what_is_in_no_message_of_ours_arrives_as_pieces_and_is_refused(hub: Hub
                 split(got[1])
 
 
+def test_a_frame_of_the_largest_size_arrives_and_a_larger_one_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, keys: RunKeys
+) -> None:
+    monkeypatch.setattr("clusterenv.transport.sockets.MAX_FRAME_BYTES", largest := 10**6)
+    with contextlib.closing(Hub(keys, HOST)) as hub, linked(keys.node, hub.port) as link:
+        assert next_event(link) == "up"
+        for size in (largest - 1, largest):
+            assert link.send([bytes(size)])
+            assert arrive(hub)[1] == [bytes(size)]
+        assert link.send([bytes(largest + 64)])
+        assert next_event(link) == "down"
+        assert hub.receive(0.0) is None
+        talk(hub, link, b"back again")
+
+
 def test_the_options_that_libzmq_would_get_wrong(hub: Hub, keys: RunKeys) -> None:
     with linked(keys.node, hub.port) as link:
         for sock in (hub._socket, link._socket):
             assert sock.linger == 0
-            assert sock.maxmsgsize == 2**30
+            assert sock.maxmsgsize == 2**30 + 64, "what encryption adds is 33"
             assert sock.getsockopt(zmq.HEARTBEAT_IVL) == 2_000
             assert sock.getsockopt(zmq.HEARTBEAT_TIMEOUT) == 6_000
             assert sock.getsockopt(zmq.HANDSHAKE_IVL) == 5_000

@@ -165,6 +165,7 @@ def is_known(reference: str) -> bool:
     return True
 
 
+@pytest.mark.threat("T12")
 def test_wrappers_that_write_files_are_not_for_nodes() -> None:
     """Whatever a newer Gymnasium adds: if it writes, somebody has to look at it."""
     writes = re.compile(r"\bos\.|\bopen\(|\bPath\(|\bshutil\b|\btempfile\b|\.save\(")

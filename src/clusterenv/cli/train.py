@@ -22,6 +22,7 @@ from clusterenv.clusters import Remote
 from clusterenv.config import parse_cluster
 from clusterenv.errors import ConfigError
 from clusterenv.learners.catalog import settings_of
+from clusterenv.learners.common.env_args import secrets_among
 from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.learners.common.settings import flat, to_table
 from clusterenv.metrics.recorder import Recorder
@@ -76,6 +77,11 @@ def run(entry: Entry, arguments: list[str]) -> int:
 
     settings = options.settings
     cluster = _cluster(options)
+    if secrets := secrets_among(settings.env_args):
+        complain(
+            f"clusterenv: env_args has {', '.join(secrets)}, in plain text: who can read the run's folder, or the "
+            "list of processes, can read it. Let the environment take secrets from a file or an environment variable."
+        )
     with (
         _folder(entry, options) as (folder, start),
         _recorder(entry, options, folder, start) as recorder,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from clusterenv.cluster.requests import Asking
 from clusterenv.cluster.restart import Fault
+from clusterenv.errors import ProtocolError
+from clusterenv.node.base import Loss
 from clusterenv.wire import messages as m
 
 if TYPE_CHECKING:
@@ -130,6 +132,21 @@ class Host:
         if self.reminded_s and (arena.have[mine] != arena.want[mine]).any():
             self.tell(m.Again())
         self.reminded_s = now_s
+
+    def loss_of(self, message: m.Lost) -> Loss | None:
+        """What this node tells of a lost worker; None if that was one which has been replaced.
+
+        Raises:
+            ProtocolError: it was lost in a slot that it does not have.
+        """
+        if message.worker >= len(self.blocks) or message.life != self.lives[message.worker]:
+            return None
+        worker = self.workers.start + message.worker
+        if not {message.slot, message.torn} <= {None, *self.blocks[message.worker]}:
+            raise ProtocolError(f"worker {worker} was lost in slot {message.slot}, which it does not have.")
+        fault = Fault.MEMORY if message.outgrown else Fault.CRASH
+        torn = None if message.torn is None else range(message.torn, message.torn + 1)
+        return Loss(worker, message.cause, message.slot, torn, message.reported, fault)
 
     def give_up(self, cause: str, fault: Fault) -> None:
         """It will not answer any more."""

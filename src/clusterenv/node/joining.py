@@ -183,6 +183,10 @@ class Joining:
         # A node that joins may show that the one before it is gone: see `_kept`.
         return self._kept.popleft() if sorted_out is None and self._kept else sorted_out
 
+    def expect(self, size: int) -> None:
+        """Environments and fragments of all nodes have this many bytes; of what they send, some times that may wait."""
+        self._open().expect(size)
+
     def _keep_next(self) -> None:
         """While nodes are waited for: take the next message, which may let one more in."""
         got = self._open().receive(_LOOK_S)

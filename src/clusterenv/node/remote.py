@@ -23,9 +23,9 @@ from clusterenv.node.mail import Mail
 from clusterenv.node.records import CODEC, attachment_to_data, unpack_report
 from clusterenv.node.replacing import Replacements
 from clusterenv.node.returning import Returns
-from clusterenv.node.rows import WholeNode, copy_rows, living, step_frames, unanswered
+from clusterenv.node.rows import WholeNode, check_sizes, copy_rows, living, step_frames, unanswered
 from clusterenv.node.starting import raise_remote_start_error
-from clusterenv.transport.arena import Command
+from clusterenv.transport.arena import Command, layout_size
 from clusterenv.transport.uninterrupted import uninterrupted
 from clusterenv.wire import messages as m
 from clusterenv.worker.report import Report
@@ -122,6 +122,9 @@ class RemoteNode(Waiting):
     def bind(self, arena: Arena, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Let every node make its own arena for these spaces."""
         self._arena, spaces = arena, (observation_space, action_space)
+        for host in self._crew.hosts:
+            check_sizes(arena, host.slots, host.name)
+        self._joining.expect(layout_size(arena.spec))
         self._returns.prepare(self._order, spaces, self._start_s)
         self._mail = Mail(self._crew, self._lending, arena)
         hosts = self._crew.hosts
@@ -202,6 +205,7 @@ class RemoteNode(Waiting):
 
     def lend(self, messages: Mapping[int, Message], memory: SharedArrays) -> None:
         """As `post`; every node makes memory of its own for its workers, in the place of this."""
+        self._joining.expect(layout_size(self._bound().spec) + memory.nbytes)
         self._post_office().lend(messages, memory)
 
     def tell(self, worker: int, order: tuple[Any, ...] | None) -> None:
@@ -399,7 +403,9 @@ class RemoteNode(Waiting):
             # At once: an answer that was taken and not settled comes again, and would be taken twice.
             uninterrupted(host.take_answer, message, frames)
         elif isinstance(message, m.Lost):
-            self._take_loss(host, message)
+            loss = host.loss_of(message)
+            if loss is not None:
+                self._record(loss)
         elif isinstance(message, m.Beat):
             host.seen = max(host.seen, message.seen)
             self._lending.take_progress(host.workers, message.progress)
@@ -428,16 +434,6 @@ class RemoteNode(Waiting):
             if len(slots) < len(host.slots):  # rows that the head had already came with what was reported of them
                 report = report.about(set(slots))
             self.reported.extend(report)
-
-    def _take_loss(self, host: Host, message: m.Lost) -> None:
-        if message.worker >= len(host.blocks) or message.life != host.lives[message.worker]:
-            return
-        worker = host.workers.start + message.worker
-        if not {message.slot, message.torn} <= {None, *self.blocks[worker]}:
-            raise ProtocolError(f"worker {worker} was lost in slot {message.slot}, which it does not have.")
-        fault = Fault.MEMORY if message.outgrown else Fault.CRASH
-        torn = None if message.torn is None else range(message.torn, message.torn + 1)
-        self._record(Loss(worker, message.cause, message.slot, torn, message.reported, fault))
 
     def _look_after_hosts(self, now: float) -> None:
         before, self._silent = self._silent, set()

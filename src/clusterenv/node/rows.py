@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clusterenv.errors import ProtocolError
+from clusterenv.errors import ConfigError, ProtocolError
+from clusterenv.transport.sockets import MAX_FRAME_BYTES
 from clusterenv.wire.frames import array_of, expect, fill, frame_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
 def results(arena: Arena) -> list[npt.NDArray[Any]]:
     """The arrays that workers write to, in the order in which they travel."""
     return [*arena.observation, arena.reward, arena.terminated, arena.truncated]
+
+
+def check_sizes(arena: Arena, slots: range, name: str) -> None:
+    """Raise ConfigError if the rows of a node do not fit one message: the first step would break its connection."""
+    rows = arena.spec.rows(slots)
+    for what, arrays in (("observations", arena.observation), ("actions", arena.action)):
+        size = max((array[rows].nbytes for array in arrays), default=0)
+        if size > MAX_FRAME_BYTES:
+            fit = MAX_FRAME_BYTES // (size // len(slots))
+            instead = f"more nodes, with at most {fit} environments each" if fit else f"smaller {what}"
+            raise ConfigError(
+                f"the {len(slots)} environments of node {name} have {size:,} bytes of {what} in a step, more than the "
+                f"{MAX_FRAME_BYTES:,} that go over the network at once. Use {instead}."
+            )
 
 
 def copy_block(arena: Arena, block: range, frames: Sequence[Any]) -> None:
@@ -64,13 +79,13 @@ class WholeNode:
 
     def take_request(self, frames: Sequence[Any]) -> None:
         """Store the actions of a request, and then its numbers: a worker that is at work looks at those."""
-        _check_sizes(self.asked, frames, "a step")
+        _check_came(self.asked, frames, "a step")
         for mine, came in zip(reversed(self.asked), reversed(frames), strict=True):
             mine[:] = came
 
     def take_answer(self, frames: Sequence[Any]) -> bool:
         """Store an answer, if it is the one that all rows wait for; otherwise nothing changes. Whether it was."""
-        _check_sizes(self.answered, frames, "rows")
+        _check_came(self.answered, frames, "rows")
         if frames[0] != self.asked[0] or np.count_nonzero(self._have == self._want):
             return False
         for mine, came in zip(reversed(self.answered), reversed(frames), strict=True):
@@ -78,7 +93,7 @@ class WholeNode:
         return True
 
 
-def _check_sizes(expected: Sequence[memoryview], frames: Sequence[Any], what: str) -> None:
+def _check_came(expected: Sequence[memoryview], frames: Sequence[Any], what: str) -> None:
     expect(frames, len(expected), what)
     came, sizes = [memoryview(frame).nbytes for frame in frames], [len(mine) for mine in expected]
     if came != sizes:

@@ -72,6 +72,11 @@ class SharedArrays:
         """Map memory that another process made. The object owns the descriptor from here on."""
         return cls(layout, mmap.mmap(fd, _size(layout)), fd)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all arrays together."""
+        return sum(field.nbytes for field in self.layout)
+
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self._arrays[name]
 

@@ -19,6 +19,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from clusterenv.clusters import split_address
 from clusterenv.errors import ConfigError, LaunchError
+from clusterenv.transport.unread import Unread
 from clusterenv.wire.frames import CUT_OFF, CutOff, join, split
 
 if TYPE_CHECKING:
@@ -31,12 +32,16 @@ if TYPE_CHECKING:
 SCHEME, INSECURE_SCHEME = "tcp+curve", "tcp"
 # The largest frame that is taken. Observations of a node in one step, or of a fragment, have to fit.
 MAX_FRAME_BYTES = 2**30
+_ENCRYPTION_BYTES = 64  # that a frame may grow by, and a little more
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS, _HEARTBEAT_TTL_MS = 2_000, 6_000, 10_000
 _HANDSHAKE_MS = 5_000
 _RECONNECT_MS, _RECONNECT_MAX_MS, _CONNECT_MS = 200, 2_000, 3_000
 # Whole messages that wait in a socket. An honest node sends no more than it was asked for, which is less. A full socket
 # is no means to slow a node down: libzmq hears no heartbeat through it, and closes the connection.
 _FROM_NODE, _FROM_HEAD = 512, 4_096
+# And bytes: room for the answers to calls, whose sizes nobody knows beforehand, and several times what environments and
+# fragments need, since answers are repeated after a broken connection.
+_UNREAD_BYTES, _UNREAD_TIMES = 2 * MAX_FRAME_BYTES, 4
 _CONNECT_S = 3.0
 # As plain numbers: `zmq.SNDMORE | zmq.DONTWAIT` takes a microsecond each time.
 _AT_ONCE, _MORE_FOLLOWS, _READABLE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE), int(zmq.POLLIN)
@@ -80,7 +85,7 @@ def parse_address(text: str) -> Address:
 
 def _common(sock: zmq.Socket[bytes]) -> None:
     sock.linger = 0
-    sock.maxmsgsize = MAX_FRAME_BYTES
+    sock.maxmsgsize = MAX_FRAME_BYTES + _ENCRYPTION_BYTES
     sock.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
     sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
     sock.setsockopt(zmq.HEARTBEAT_TTL, _HEARTBEAT_TTL_MS)
@@ -118,14 +123,14 @@ def _send_again(sock: zmq.Socket[bytes], pieces: Frames) -> None:
 
 
 def _receive(sock: zmq.Socket[bytes]) -> list[Any] | None:
-    """The pieces of the next message, not copied; None if there is none."""
+    """The frames of the next message, not copied; None if there is none."""
     try:
         frames = [sock.recv(_AT_ONCE, copy=False)]
         while frames[-1].more:
             frames.append(sock.recv(_AT_ONCE, copy=False))
     except zmq.Again:
         return None
-    return [frame.buffer for frame in frames]
+    return frames
 
 
 def _size(pieces: Frames) -> int:
@@ -152,6 +157,7 @@ class Hub:
         self._guard = zmq.auth.thread.ThreadAuthenticator(self._context) if secure else None
         self._socket = sock = self._context.socket(zmq.ROUTER)
         _common(sock)
+        self._unread = Unread(sock, _UNREAD_BYTES)
         sock.router_mandatory = 1
         sock.sndhwm, sock.rcvhwm = _FROM_HEAD, _FROM_NODE
         if self._guard is not None:
@@ -167,8 +173,13 @@ class Hub:
             raise LaunchError(f"the head cannot listen on {host}:{port or '*'}: {error.strerror or error}.") from error
         bound = sock.getsockopt_string(zmq.LAST_ENDPOINT)
         self.port = int(bound.rsplit(":", 1)[1])
+        self._unread.start(self.port)
         self._poller = zmq.Poller()
         self._poller.register(sock, zmq.POLLIN)
+
+    def expect(self, size: int) -> None:
+        """Environments and fragments of all nodes have this many bytes: so much may have come, and wait to be read."""
+        self._unread.limit = max(self._unread.limit, _UNREAD_BYTES + _UNREAD_TIMES * size)
 
     def send(self, peer: bytes, frames: Frames) -> bool:
         """Send to a node; False if its connection is gone or it takes nothing any more."""
@@ -183,14 +194,17 @@ class Hub:
         if not self._poller.poll(0 if limit_s <= 0 else max(1, int(limit_s * 1000))):
             return None
         # As one message: after Ctrl-C between two pieces, what is left of it comes next, and takes no other with it.
-        message = _receive(self._socket)
-        if message is None:
+        frames = _receive(self._socket)
+        if frames is None:
             return None
-        self.received_bytes += _size(message[1:])
-        return bytes(message[0]), message[1:]
+        self._unread.took(frames)
+        peer, *pieces = [frame.buffer for frame in frames]
+        self.received_bytes += _size(pieces)
+        return bytes(peer), pieces
 
     def close(self) -> None:
         """Close everything at once."""
+        self._unread.close()
         self._socket.close(0)
         if self._guard is not None:
             self._guard.stop()
@@ -264,9 +278,9 @@ class Link:
             events: Any = self._socket.getsockopt(zmq.EVENTS)
             if not events & _READABLE:  # to find that out by an error takes five times as long
                 return None
-            pieces = _receive(self._socket)
+            frames = _receive(self._socket)
             try:
-                return None if pieces is None else split(pieces)
+                return None if frames is None else split([frame.buffer for frame in frames])
             except CutOff:
                 continue
 

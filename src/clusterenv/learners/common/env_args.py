@@ -87,3 +87,18 @@ def _plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_plain, value.values()))
     return isinstance(value, (bool, int, float, str))
+
+
+# Names that end so are those of secrets; token_file and max_tokens are not.
+_SECRET = re.compile(r"(.*_)?(secret|password|passwd|passphrase|token|credentials?|(api|access|private|secret)_?key)")
+
+
+def secrets_among(arguments: Sequence[str]) -> list[str]:
+    """The names of arguments that seem to be secrets.
+
+    Example:
+        >>> secrets_among(["API_KEY=abc", "token_file=/etc/token", "game=Pong"])
+        ['API_KEY']
+    """
+    names = [argument.partition("=")[0].strip() for argument in arguments]
+    return [name for name in names if _SECRET.fullmatch(name.lower())]
