@@ -9,8 +9,9 @@ import pytest
 from gymnasium.error import NoAsyncCallError, ResetNeeded
 
 from clusterenv import WorkerLost
+from clusterenv.node.exchange import Exchange
 from tests.faults.envs import TextEnv
-from tests.faults.interrupts import interrupted_everywhere
+from tests.faults.interrupts import interrupted_at, interrupted_everywhere
 from tests.faults.kit import actions, batch, each, kill, lost, patient, wait_for_answers
 from tests.zoo import counting
 
@@ -101,6 +102,17 @@ def test_what_was_reported_is_not_lost_in_recv(slots: list[int]) -> None:
                 assert infos["_action"].all(), where
             begin()
         assert envs.worker_pids() == pids, "nobody was lost"
+
+
+def test_a_reply_that_was_read_is_found_again() -> None:
+    """Its bytes are here, and the socket does not show them any more."""
+    with batch(counting(4), timeouts=patient()) as envs:
+        envs.reset(seed=1)
+        for turn in (1, 2):
+            envs.call_async("get_wrapper_attr", "spec")
+            with interrupted_at(Exchange, "_loaded", turn):
+                envs.call_wait()
+            assert envs.call_wait(timeout=30.0) == (None,) * 4
 
 
 def check_lost_once(envs: ClusterEnv, where: str) -> None:

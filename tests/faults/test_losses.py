@@ -359,6 +359,21 @@ def test_a_replacement_that_is_lost_before_it_had_an_episode_is_one_loss(tmp_pat
         assert envs.restarts == 2
 
 
+def test_an_environment_that_raises_in_the_first_reset_of_a_replacement_is_told_of_once(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    note = tmp_path / "note"
+    note.touch()
+    fns: list[Callable[[], Any]] = [functools.partial(OnceEnv, slot, "raise", str(note), at="reset") for slot in (0, 1)]
+    with batch(fns, autoreset_mode="SameStep") as envs:
+        envs.reset(seed=1)
+        note.unlink()
+        kill(envs, 0)
+        assert envs.step(actions(envs))[3].tolist() == [True, False]
+        told = [text for text in caplog.messages if "slot 0 raised in reset and was replaced" in text]
+        assert len(told) == 1, "twice would also count twice towards a crash loop"
+
+
 def test_two_batches_at_once_do_not_meet() -> None:
     with batch(counting(2)) as one, batch([lambda: CountingEnv(7), lambda: CountingEnv(8)]) as two:
         one.reset(seed=1)

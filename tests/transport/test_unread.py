@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -21,6 +22,7 @@ from clusterenv.transport.arena import layout_size
 from clusterenv.transport.security import RunKeys, make_keys
 from clusterenv.transport.sockets import MAX_FRAME_BYTES, Address, Hub, Link
 from clusterenv.wire.frames import split
+from tests.faults.interrupts import interrupted_at
 from tests.faults.link_head import Agent
 from tests.zoo import wait_until
 
@@ -208,3 +210,12 @@ def test_a_descriptor_that_is_something_else_by_now_is_left_alone(tmp_path: path
             assert len(os.listdir("/proc/self/fd")) == len(before)
             there.sendall(b"back")
             assert mine.recv(4) == b"back"
+
+
+def test_after_an_interrupt_in_the_midst_it_can_be_closed_again(keys: RunKeys) -> None:
+    """A socket that was left open would let libzmq wait for ever."""
+    hub = Hub(keys, HOST)
+    with interrupted_at(threading.Thread, "join", 1):
+        hub.close()
+    hub.close()
+    assert hub._unread._events.closed

@@ -245,9 +245,8 @@ class Recovery:
     def check_failures(self, report: Report) -> None:
         """Log environments that were replaced; raise for those that were not, or that fail again and again."""
         for failure in report.failures:
-            steps = (
-                self._gather.steps_ever(failure.slot) + failure.at
-            )  # those of a fragment are counted when it is here
+            # The steps of a fragment are counted when all of it is here; this one is at its step `at`.
+            steps = self._gather.steps_ever(failure.slot) + failure.at
             may_go_on = self.was_reset and failure.recovered
             tolerable = self._budgets.tolerates(Fault.ENVIRONMENT, f"slot {failure.slot}", steps)
             if not may_go_on or not tolerable:
@@ -297,6 +296,7 @@ class Recovery:
                 todo = {slot: seed for slot, seed in todo.items() if self._gather.worker_of[slot] != worker}
             self._take_losses(set(messages) - set(replies))
         self.check_failures(report)
+        report.failures = []  # they are told, and counted: `settle` must not do so again
         self._observations.update(report)
         return report
 

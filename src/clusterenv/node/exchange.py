@@ -112,7 +112,7 @@ class Exchange:
         handles = {handle.channel.fileno(): handle for handle in self._handles if not handle.lost}
         for fd in handles:
             poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(limit_s * 1000):
+        for fd in _readable(handles, poll, limit_s):
             self._receive(handles[fd])
         taken = [(handle.worker, reply) for handle in self._handles for reply in handle.played]
         for handle in self._handles:
@@ -137,11 +137,12 @@ class Exchange:
                 if not handle.bound:
                     handle.push()
             left = None if end is None else end - time.monotonic()
-            ready = poll.poll(1000 * (LISTEN_S if left is None else min(LISTEN_S, max(0.0, left))))
+            waiting = {fd: handle for fd, handle in handles.items() if handle.reply is None and not handle.lost}
+            ready = _readable(waiting, poll, LISTEN_S if left is None else min(LISTEN_S, max(0.0, left)))
             if not ready and left is not None and left <= 0:
                 break
             self._workers.supervisor.listen()
-            for fd, _ in ready:
+            for fd in ready:
                 self._receive(handles[fd])
                 if handles[fd].lost or handles[fd].reply is not None:
                     poll.unregister(fd)
@@ -196,3 +197,9 @@ class Exchange:
                 return Report(failures=[problem])
             request = self._workers.board.asked(handle.worker) if handle.bound else SETUP
             return Reply(error=f"the result {text}", request=request)
+
+
+def _readable(handles: Mapping[int, WorkerHandle], poll: select.poll, limit_s: float) -> list[int]:
+    """The descriptors of workers from which a message can be read; wait for the first at most `limit_s`."""
+    kept = [fd for fd, handle in handles.items() if handle.channel.kept]
+    return kept or [fd for fd, _ in poll.poll(1000 * limit_s)]

@@ -160,6 +160,12 @@ class Channel:
         """The message that `peek_packed` has returned was taken."""
         self._parts = []
 
+    @property
+    def kept(self) -> bool:
+        """Whether a whole message was read and not taken, because of an interrupt: the socket does not show it."""
+        got, size = self._progress()
+        return got == size
+
     def send_fd(self, fd: int, limit_s: float | None) -> None:
         """Hand a descriptor to the other side."""
         try:

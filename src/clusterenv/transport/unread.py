@@ -1,8 +1,9 @@
-"""What peers have sent to a socket and nobody has read: bounded in bytes, over all connections.
+"""What peers have sent to a socket and nobody has read: bounded in bytes, over all connections that are open.
 
 libzmq bounds the size of a frame and the number of whole messages that wait. It does not bound a message of endless
 frames, which it keeps until the last one comes, and shows to nobody before. The kernel counts the bytes of each
-connection: what has come in, less what was read, is what libzmq holds.
+connection: what has come in, less what was read, is what libzmq holds. Whole messages that a connection leaves behind
+when it is closed are still there to be read, and are not counted: nobody tells their size any more.
 """
 
 from __future__ import annotations
@@ -70,11 +71,11 @@ class Unread:
         self._read[connection] = self._read.get(connection, 0) + size
 
     def close(self) -> None:
-        """End the thread, while the socket is still open. May be repeated."""
-        if self._ended.is_set():
+        """End the thread, while the socket is still open. May be repeated, also after Ctrl-C in the midst of it."""
+        if self._events.closed:
             return
         self._ended.set()
-        if self._port:
+        if self._thread.is_alive():
             self._thread.join()
         self._socket.disable_monitor()
         self._events.close(0)
