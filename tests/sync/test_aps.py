@@ -234,6 +234,7 @@ def test_the_defaults() -> None:
         ({"target_ess": 0}, "target_ess=0 must lie between 0 and 1"),
         ({"divergence": "lgop"}, r"unknown divergence 'lgop'\. Did you mean 'logp'"),
         ({"max_lag": 0}, "max_lag=0 must be at least 1"),
+        ({"max_lag": -1}, "max_lag=-1 must be at least 1"),
         ({"stall_after": 0}, "stall_after=0 must be at least 1"),
         ({"max_age_s": 0.0}, "max_age_s=0.0 must be seconds, more than 0"),
         ({"min_interval_s": -1.0}, "min_interval_s=-1.0 must not be negative"),

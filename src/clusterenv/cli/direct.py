@@ -21,12 +21,14 @@ class DirectText(io.TextIOBase):
 
     Args:
         descriptor: of an open file, which stays open.
+        encoding: which characters whoever reads it can show.
     """
 
     encoding = "utf-8"
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, encoding: str = "utf-8") -> None:
         self._descriptor = descriptor
+        self.encoding = encoding  # rich looks at it, and draws with plain characters where there are no others
 
     def write(self, text: str) -> int:
         """Write all of it, however often that takes."""
@@ -61,7 +63,7 @@ def direct_stdout() -> TextIO | None:
     except (OSError, ValueError, AttributeError):  # in a test or a notebook, or closed
         return cast("TextIO", stream)
     stream.flush()
-    return cast("TextIO", DirectText(descriptor))
+    return cast("TextIO", DirectText(descriptor, stream.encoding))
 
 
 def tell(text: str, limit_s: float | None = None) -> None:
