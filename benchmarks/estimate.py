@@ -124,7 +124,8 @@ def _fragment(policy: Policy, held: Decoded, spec: WeightSpec, seed: int) -> Col
     output = runtime([obs[:-1].reshape(-1, INPUTS)], ())
     distribution = policy.distribution
     noise = rng.random((STEPS * SLOTS, distribution.draws), dtype=np.float32)
-    actions, logp = distribution.sample_with_log_prob(output.params, noise)
+    actions = distribution.sample(output.params, noise)
+    logp = distribution.log_prob(output.params, actions)
     flags: Any = np.zeros((STEPS + 1, SLOTS), np.bool_)
     return Columns(
         obs=[obs],

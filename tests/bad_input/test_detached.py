@@ -89,17 +89,16 @@ class Own(Odd):
 class Halves(Categorical):
     """Samples what its `action` does not promise."""
 
-    def sample_with_log_prob(self, params: Any, noise: Any) -> Any:
-        actions, logp = super().sample_with_log_prob(params, noise)
-        return actions + 0.5, logp
+    def sample(self, params: Any, noise: Any) -> Any:
+        return super().sample(params, noise) + 0.5
 
 
 class Pairs(Categorical):
     """Samples two actions for one."""
 
-    def sample_with_log_prob(self, params: Any, noise: Any) -> Any:
-        actions, logp = super().sample_with_log_prob(params, noise)
-        return np.stack([actions, actions], axis=1), logp
+    def sample(self, params: Any, noise: Any) -> Any:
+        actions = super().sample(params, noise)
+        return np.stack([actions, actions], axis=1)
 
 
 class Dull(Categorical):
@@ -147,7 +146,7 @@ BAD_ATTACHES: dict[str, tuple[Use, type[Exception], str]] = {
     "half actions": (
         lambda envs: envs.attach(Odd(distribution=Halves(CHOICES))),
         ConfigError,
-        r"sample_with_log_prob made two actions as an array of float64 \(2,\), but its `action` promises int64",
+        r"sample made two actions as an array of float64 \(2,\), but its `action` promises int64",
     ),
     "two actions for one": (
         lambda envs: envs.attach(Odd(distribution=Pairs(CHOICES))),

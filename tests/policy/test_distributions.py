@@ -79,9 +79,11 @@ def test_actions_have_the_shape_and_dtype_that_were_announced(kind: Distribution
 @every_kind
 def test_a_row_depends_on_no_other_row(kind: Distribution) -> None:
     params, noise = params_of(kind, 7), noise_of(kind, 7)
-    actions, log_prob = kind.sample_with_log_prob(params, noise)
+    actions = kind.sample(params, noise)
+    log_prob = kind.log_prob(params, actions)
     for row in range(7):
-        alone, log_prob_alone = kind.sample_with_log_prob(params[row : row + 1], noise[row : row + 1])
+        alone = kind.sample(params[row : row + 1], noise[row : row + 1])
+        log_prob_alone = kind.log_prob(params[row : row + 1], alone)
         np.testing.assert_array_equal(alone[0], actions[row])
         np.testing.assert_array_equal(log_prob_alone[0], log_prob[row])
 
@@ -95,23 +97,23 @@ def test_the_noise_decides_the_action(kind: Distribution) -> None:
 
 @every_kind
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_log_prob_of_a_batch_is_the_one_that_came_with_the_action(kind: Distribution, order: Any) -> None:
+def test_a_log_prob_of_a_batch_is_that_of_each_of_its_steps(kind: Distribution, order: Any) -> None:
     params, noise = params_of(kind, 6, 8), noise_of(kind, 6, 8)
-    steps = [kind.sample_with_log_prob(params[step], noise[step]) for step in range(6)]
-    actions, stored = np.stack([step[0] for step in steps]), np.stack([step[1] for step in steps])
-    assert stored.dtype == np.float32
+    actions = np.stack([kind.sample(params[step], noise[step]) for step in range(6)])
+    alone = np.stack([kind.log_prob(params[step], actions[step]) for step in range(6)])
     again = kind.log_prob(np.asarray(params, order=order), actions)
     assert again.shape == (6, 8)
     assert again.dtype == np.float32
-    np.testing.assert_array_equal(again, stored)
-    np.testing.assert_array_equal(np.stack([kind.sample(*both) for both in zip(params, noise, strict=True)]), actions)
+    np.testing.assert_array_equal(again, alone)
+    np.testing.assert_array_equal(kind.sample(params, noise), actions)
 
 
 def test_that_holds_for_many_choices_too() -> None:
     # Here the order of a sum shows in its last bits.
     kind = Categorical(300)
     params = params_of(kind, 6, 8)
-    actions, stored = kind.sample_with_log_prob(params, noise_of(kind, 6, 8))
+    actions = kind.sample(params, noise_of(kind, 6, 8))
+    stored = kind.log_prob(params, actions)
     for again in (params, np.asfortranarray(params)):
         np.testing.assert_array_equal(kind.log_prob(again, actions), stored)
     close(stored, theirs.Categorical(logits=double(params)).log_prob(torch.from_numpy(actions)))
@@ -133,7 +135,7 @@ def test_a_divergence_is_zero_for_equal_parameters_only(kind: Distribution) -> N
 def test_the_entropy_is_the_mean_of_the_surprise(kind: Distribution) -> None:
     # Near the middle, where Deterministic clips next to nothing.
     params = np.tile(0.2 * params_of(kind, 1), (40_000, 1)) + (0.5 if isinstance(kind, Deterministic) else 0)
-    log_prob = kind.sample_with_log_prob(params, noise_of(kind, 40_000))[1]
+    log_prob = kind.log_prob(params, kind.sample(params, noise_of(kind, 40_000)))
     entropy = kind.entropy(params[:1])
     assert entropy.shape == (1,)
     assert entropy.dtype == np.float32
@@ -187,7 +189,8 @@ def masked(params: Array) -> torch.Tensor:
 def test_categorical_against_torch(old: Array, new: Array, seed: int) -> None:
     kind = Categorical(5)
     reference = theirs.Categorical(logits=masked(old))
-    actions, log_prob = kind.sample_with_log_prob(old, noise_of(kind, 4, seed=seed))
+    actions = kind.sample(old, noise_of(kind, 4, seed=seed))
+    log_prob = kind.log_prob(old, actions)
     assert (old[np.arange(4), actions] > -1e8).all()
     close(log_prob, reference.log_prob(torch.from_numpy(actions)))
     close(kind.entropy(old), reference.entropy())
@@ -209,7 +212,8 @@ def test_all_but_one_masked(allowed: int, mask: float, logit: float) -> None:
     params = np.full((3, 5), mask, np.float32)
     params[:, allowed] = logit
     for uniform in (0.0, 0.5, 1 - 2.0**-24, 1.0):
-        actions, log_prob = kind.sample_with_log_prob(params, np.full((3, 1), uniform, np.float32))
+        actions = kind.sample(params, np.full((3, 1), uniform, np.float32))
+        log_prob = kind.log_prob(params, actions)
         np.testing.assert_array_equal(actions, allowed)
         np.testing.assert_array_equal(log_prob, 0)
     np.testing.assert_array_equal(kind.mode(params), allowed)
@@ -227,7 +231,8 @@ def test_a_mask_counts_however_low_the_others_are() -> None:
 def test_a_row_with_everything_masked_counts_as_one_with_nothing_masked(mask: float) -> None:
     kind = MultiCategorical((2, 4))
     params, noise = np.full((400, 6), mask, np.float32), noise_of(kind, 400)
-    actions, log_prob = kind.sample_with_log_prob(params, noise)
+    actions = kind.sample(params, noise)
+    log_prob = kind.log_prob(params, actions)
     assert actions[:, 0].max() == 1, "the filling beside the shorter place is no choice"
     assert actions[:, 1].max() == 3
     close(log_prob, np.full(400, -math.log(8)))
@@ -271,7 +276,8 @@ def test_multi_categorical_is_the_sum_of_its_places(old: Array, new: Array, seed
     old[:, [0, 3, 5]] = new[:, [0, 3, 5]] = 0
     kind, places = MultiCategorical((3, 2, 4)), [(Categorical(3), 0), (Categorical(2), 3), (Categorical(4), 5)]
     noise = noise_of(kind, 4, seed=seed)
-    actions, log_prob = kind.sample_with_log_prob(old, noise)
+    actions = kind.sample(old, noise)
+    log_prob = kind.log_prob(old, actions)
 
     def parts(array: Array) -> list[tuple[Categorical, Array]]:
         return [(place, array[:, first : first + place.n]) for place, first in places]
@@ -293,7 +299,8 @@ def test_bernoulli_against_torch(old: Array, new: Array, seed: int) -> None:
     reference, other = (
         theirs.Independent(theirs.Bernoulli(logits=double(np.maximum(each, -1e4))), 1) for each in (old, new)
     )
-    actions, log_prob = kind.sample_with_log_prob(old, noise_of(kind, 4, seed=seed))
+    actions = kind.sample(old, noise_of(kind, 4, seed=seed))
+    log_prob = kind.log_prob(old, actions)
     assert not actions[old <= -1e4].any()
     assert actions[old >= 1e4].all()
     close(log_prob, reference.log_prob(double(actions)))
@@ -335,7 +342,8 @@ def normal(params: Array) -> Any:
 @given(gaussians(), gaussians(), st.integers(0, 2**32 - 1))
 def test_diag_gaussian_against_torch(old: Array, new: Array, seed: int) -> None:
     kind = DiagGaussian(2)
-    actions, log_prob = kind.sample_with_log_prob(old, noise_of(kind, 3, seed=seed))
+    actions = kind.sample(old, noise_of(kind, 3, seed=seed))
+    log_prob = kind.log_prob(old, actions)
     close(log_prob, normal(old).log_prob(double(actions)).sum(-1))
     close(kind.entropy(old), normal(old).entropy().sum(-1))
     expected = theirs.kl_divergence(normal(old), normal(new)).sum(-1)
@@ -366,7 +374,8 @@ def test_tanh_gaussian_against_torch(old: Array, new: Array, share: Array) -> No
 def test_tanh_gaussian_on_its_bounds(low: float, high: float) -> None:
     kind = TanhGaussian(low, high)
     params = np.array([[30.0, 0.0], [-30.0, 0.0]], np.float32)
-    actions, log_prob = kind.sample_with_log_prob(params, np.zeros((2, 1), np.float32))
+    actions = kind.sample(params, np.zeros((2, 1), np.float32))
+    log_prob = kind.log_prob(params, actions)
     np.testing.assert_array_equal(actions, np.array([[high], [low]], np.float32))
     assert np.isfinite(log_prob).all()
     values = kind.unsquash(actions)
@@ -417,7 +426,8 @@ def test_deterministic_clips_its_noise_and_measures_in_ranges() -> None:
 def test_deterministic_without_noise_is_its_mode() -> None:
     kind = Deterministic(low=-1, high=1, shape=(2,))
     params = np.array([[0.25, -3.0]], np.float32)
-    actions, log_prob = kind.sample_with_log_prob(params, np.ones((1, 2), np.float32))
+    actions = kind.sample(params, np.ones((1, 2), np.float32))
+    log_prob = kind.log_prob(params, actions)
     np.testing.assert_array_equal(actions, [[0.25, -1.0]])
     np.testing.assert_array_equal(kind.mode(params), actions)
     np.testing.assert_array_equal(log_prob, 0)
@@ -439,7 +449,8 @@ def test_epsilon_greedy_is_the_mix_it_says(epsilon: float) -> None:
 
 def test_epsilon_greedy_with_everything_masked_explores_everything() -> None:
     kind = EpsilonGreedy(3, 1.0)
-    actions, log_prob = kind.sample_with_log_prob(np.full((100, 3), -np.inf, np.float32), noise_of(kind, 100))
+    actions = kind.sample(np.full((100, 3), -np.inf, np.float32), noise_of(kind, 100))
+    log_prob = kind.log_prob(np.full((100, 3), -np.inf, np.float32), actions)
     assert set(actions.tolist()) == {0, 1, 2}
     close(log_prob, np.full(100, -math.log(3)))
 

@@ -338,8 +338,8 @@ def _check_distribution(distribution: Distribution) -> None:
     leaf = distribution.action
     try:
         distribution = at_slots(distribution, [0, 0])
-        drawn, _ = distribution.sample_with_log_prob(params, np.zeros((2, distribution.draws), np.float32))
-        results = {"sample_with_log_prob": np.asarray(drawn), "mode": np.asarray(distribution.mode(params))}
+        drawn = distribution.sample(params, np.zeros((2, distribution.draws), np.float32))
+        results = {"sample": np.asarray(drawn), "mode": np.asarray(distribution.mode(params))}
     except Exception as error:  # the user's code
         raise ConfigError(f"{distribution} raised when it sampled: {named(error)}.") from error
     for name, actions in results.items():

@@ -54,11 +54,6 @@ class DistributionBase(abc.ABC):
     def log_prob(self, params: Array, actions: Array) -> Array:
         """The log-probability (or log-density) of these actions, float32."""
 
-    def sample_with_log_prob(self, params: Array, noise: Array) -> tuple[Array, Array]:
-        """`sample` and the `log_prob` of what it gave."""
-        actions = self.sample(params, noise)
-        return actions, self.log_prob(params, actions)
-
     def to_env(self, actions: Array) -> Array:
         """What the environment's `step` gets: the actions themselves."""
         return actions

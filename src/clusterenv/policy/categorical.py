@@ -63,15 +63,7 @@ class _Softmax(DistributionBase):
     def sample(self, params: Array, noise: Array) -> Array:
         """Actions counted from 0, from params [n, P] and uniform noise [n, draws]."""
         params = self._params(params)
-        chosen, _ = choose(np.exp(self._scores(params)), self._uniform(self._noise(params, noise)))
-        return self._as_actions(chosen)
-
-    def sample_with_log_prob(self, params: Array, noise: Array) -> tuple[Array, Array]:
-        """`sample` and the `log_prob` of what it gave, from one softmax."""
-        params = self._params(params)
-        scores = self._scores(params)
-        chosen, total = choose(np.exp(scores), self._uniform(self._noise(params, noise)))
-        return self._as_actions(chosen), self._join(values_at(scores, chosen) - np.log(total))
+        return self._as_actions(choose(np.exp(self._scores(params)), self._uniform(self._noise(params, noise))))
 
     def mode(self, params: Array) -> Array:
         """The likeliest actions; the first of several equals."""
@@ -245,16 +237,15 @@ class MultiCategorical(_Softmax):
         return row_sums(parts)
 
 
-def choose(weights: Array, uniform: Array) -> tuple[Array, Array]:
-    """One index per row in proportion to these weights (not normed), and the sums of the rows.
+def choose(weights: Array, uniform: Array) -> Array:
+    """One index per row in proportion to these weights, which need not add up to 1.
 
     The index is the first whose running sum is above u * total. The running sum has just grown there, so a weight of 0
     is never chosen; the last running sum is the total, above u * total as u < 1, so there is always one to choose.
     """
     sums = np.add.accumulate(weights, -1)
-    total = sums[..., -1:]
-    chosen: Array = (sums > np.minimum(uniform, _ALMOST_ONE) * total).argmax(-1)
-    return chosen, total[..., 0]
+    chosen: Array = (sums > np.minimum(uniform, _ALMOST_ONE) * sums[..., -1:]).argmax(-1)
+    return chosen
 
 
 def values_at(rows: Array, indices: Array) -> Array:

@@ -167,14 +167,7 @@ class EpsilonGreedy(DistributionBase):
     def sample(self, params: Array, noise: Array) -> Array:
         """Choices [n] counted from 0, from Q-values [n, P] and uniform noise [n, 1]."""
         params = self._params(params)
-        return choose(self._probabilities(params), self._noise(params, noise))[0]
-
-    def sample_with_log_prob(self, params: Array, noise: Array) -> tuple[Array, Array]:
-        """`sample` and the `log_prob` of what it gave."""
-        params = self._params(params)
-        probabilities = self._probabilities(params)
-        chosen, _ = choose(probabilities, self._noise(params, noise))
-        return chosen, np.log(values_at(probabilities, chosen)).astype(np.float32)
+        return choose(self._probabilities(params), self._noise(params, noise))
 
     def mode(self, params: Array) -> Array:
         """The greedy choice; the first of several equals."""

@@ -64,9 +64,6 @@ class Distribution(Protocol):
     def sample(self, params: Array, noise: Array) -> Array:
         """Actions as the learner sees them, from params [n, P] and noise [n, draws]."""
 
-    def sample_with_log_prob(self, params: Array, noise: Array) -> tuple[Array, Array]:
-        """`sample` and the `log_prob` of what it gave, in one pass."""
-
     def mode(self, params: Array) -> Array:
         """The actions of a policy that does not explore."""
 

@@ -110,9 +110,14 @@ class Actor:
         self._runtime = attachment.runtime.make()
         self._version, self._taken = -1, 0
         self._state = tuple(np.zeros((count, *leaf.shape), leaf.dtype) for leaf in attachment.state)
+        # Whether the newest observation is the first of an episode.
         self._first = np.zeros(count, dtype=np.bool_)
+        # The rows whose episode has ended in this step.
+        self._ended: set[int] = set()
+        # Of the episode that a row is in: its rewards so far, and which of all steps played here was its first.
         self._returns = np.zeros(count, dtype=np.float64)
-        self._lengths = np.zeros(count, dtype=np.int64)
+        self._began = np.zeros(count, dtype=np.int64)
+        self._played = 0
         # Whether an episode was seen from its beginning. One that was begun by `step(actions)` has no known return.
         self._whole = np.zeros(count, dtype=np.bool_)
 
@@ -136,7 +141,7 @@ class Actor:
 
     def at_beginning(self) -> npt.NDArray[np.bool_]:
         """Which rows stand at the beginning of an episode whose return will be known."""
-        begun: npt.NDArray[np.bool_] = self._first & (self._lengths == 0)
+        begun: npt.NDArray[np.bool_] = self._first & (self._began == self._played)
         return begun
 
     def play(self, buffer: int, *, switch: bool, afresh: bool) -> Fragment:
@@ -156,12 +161,17 @@ class Actor:
             self._play(columns, result, switch=switch)
         finally:
             block.autoreset_mode, block.keep_final = mode, None
+            if result.steps:
+                np.logical_or(self._terminated, self._truncated, out=self._first)
             # Every slot is in the middle of an episode now; in no autoreset mode does the next step owe a reset.
             self._terminated[:] = self._truncated[:] = False
-        self._refuse_nan(columns, result.steps)
+        if result.steps:
+            self._complete(columns, result.steps)
+            self._refuse_nan(columns, result.steps)
         return result
 
     def _begin(self, columns: Columns, result: Fragment, mode: AutoresetMode, *, afresh: bool) -> None:
+        self._ended.clear()
         rows, report = self._block.begin_episodes(mode, every=afresh)
         result.failures += report.failures
         self._first[rows], self._whole[rows] = True, True
@@ -172,9 +182,14 @@ class Actor:
         for kept, part in zip(columns.state, self._state, strict=True):
             kept[...] = part
         self._take_weights()
+        columns.version[...] = self._version
 
     def _play(self, columns: Columns, result: Fragment, *, switch: bool) -> None:
-        """The hot loop: per step of the block one call of the policy and a dozen of NumPy."""
+        """The hot loop: one call of the policy per step of the block, and as little else as there can be.
+
+        Each call of NumPy costs half a microsecond and more, however few rows a block has. So what follows from the
+        recorded rows is worked out by `_complete`, once for all of them.
+        """
         distribution, block, runtime = self._distribution, self._block, self._runtime
         clock, worker = time.perf_counter, self._worker
         progress, stop = self._fragments.progress, self._fragments.stop
@@ -186,17 +201,14 @@ class Actor:
             began = clock()
             if switch and self._weights.count != self._taken:
                 self._take_weights()
+                columns.version[t:] = self._version
             if columns.states is not None:
                 for kept, part in zip(columns.states, self._state, strict=True):
                     kept[t] = part
             output = runtime([array[t] for array in columns.obs], self._state)
-            if self._deterministic:
-                actions = distribution.mode(output.params)
-                logp = distribution.log_prob(output.params, actions)
-            else:
-                actions, logp = distribution.sample_with_log_prob(output.params, noise[t])
-            columns.action[t], columns.logp[t], columns.params[t] = actions, logp, output.params
-            columns.version[t] = self._version
+            params = output.params
+            actions = distribution.mode(params) if self._deterministic else distribution.sample(params, noise[t])
+            columns.action[t], columns.params[t] = actions, params
             if columns.value is not None:
                 columns.value[t] = output.value
             self._state = output.state
@@ -208,6 +220,32 @@ class Actor:
             result.steps += 1
             result.env_s += stepped - acted
             result.policy_s += acted - began
+
+    def _record(self, t: int, columns: Columns, result: Fragment, report: Report) -> None:
+        """Keep what the block shows after step t, before the next step overwrites it."""
+        for stored, now in zip(columns.obs, self._observation, strict=True):
+            stored[t + 1] = now
+        columns.reward[t], columns.terminated[t] = self._reward, self._terminated
+        columns.truncated[t] = self._truncated
+        self._returns += self._reward
+        self._played += 1
+        if self._ended or report.failures:
+            self._note_ends(t, columns, result, report)
+
+    def _note_ends(self, t: int, columns: Columns, result: Fragment, report: Report) -> None:
+        for failure in report.failures:
+            result.failures.append(failure._replace(at=t + 1))
+            if failure.doing != "reset":  # one that raised in the reset after an episode has cut none
+                self._whole[failure.slot - self._block.slots.start] = False
+        for row in self._ended:
+            self._end_episode(row, t, columns)
+        self._forget_state(list(self._ended))
+        self._ended.clear()
+
+    def _complete(self, columns: Columns, steps: int) -> None:
+        """Work out for the whole fragment what follows from its rows."""
+        np.logical_or(columns.terminated[:steps], columns.truncated[:steps], out=columns.first[1 : steps + 1])
+        columns.logp[:steps] = self._distribution.log_prob(columns.params[:steps], columns.action[:steps])
 
     def _refuse_nan(self, columns: Columns, steps: int) -> None:
         """Weights are checked when they are published, what comes of them here: once per fragment, which is cheap.
@@ -222,40 +260,24 @@ class Actor:
                     f"version {columns.version[t, row]}. Look for overflows and divisions by 0 in its forward pass."
                 )
 
-    def _record(self, t: int, columns: Columns, result: Fragment, report: Report) -> None:
-        for stored, now in zip(columns.obs, self._observation, strict=True):
-            stored[t + 1] = now
-        columns.reward[t], columns.terminated[t] = self._reward, self._terminated
-        columns.truncated[t] = self._truncated
-        np.logical_or(self._terminated, self._truncated, out=self._first)
-        columns.first[t + 1] = self._first
-        self._returns += self._reward
-        self._lengths += 1
-        if self._first.any() or report.failures:
-            result.failures += [failure._replace(at=t + 1) for failure in report.failures]
-            # One that raised in the reset after an episode has cut none.
-            cut = [each.slot - self._block.slots.start for each in report.failures if each.doing != "reset"]
-            self._end_episodes(t, columns, cut)
-
     def _keep_final(self, row: int, observation: Any, info: Any) -> None:
+        self._ended.add(row)
         self._write_final(row, observation)
         self._continues[row] = isinstance(info, dict) and bool(info.get(EPISODE_CONTINUES))
 
-    def _end_episodes(self, t: int, columns: Columns, lost: list[int]) -> None:
-        ended = self._first.nonzero()[0]
-        over = ended[~self._continues[ended]]
+    def _end_episode(self, row: int, t: int, columns: Columns) -> None:
         for kept, last in zip(columns.final, self._final, strict=True):
-            kept[t, ended] = last[ended]
-        self._whole[lost] = False  # an episode that was cut has no return worth telling
-        columns.episode_length[t, ended] = 0  # there is nothing to tell
-        columns.episode_return[t, over] = self._returns[over]
-        columns.episode_length[t, over] = self._lengths[over] * self._whole[over]
-        self._whole[over] = True
-        self._returns[over], self._lengths[over] = 0.0, 0
-        self._forget_state(ended)
+            kept[t, row] = last[row]
+        if self._continues[row]:
+            columns.episode_length[t, row] = 0  # there is nothing to tell yet
+            return
+        columns.episode_return[t, row] = self._returns[row]
+        # An episode that was cut, or not seen from its beginning, has no return worth telling.
+        columns.episode_length[t, row] = self._played - self._began[row] if self._whole[row] else 0
+        self._returns[row], self._began[row], self._whole[row] = 0.0, self._played, True
 
     def _restart(self, rows: Any) -> None:
-        self._returns[rows], self._lengths[rows] = 0.0, 0
+        self._returns[rows], self._began[rows] = 0.0, self._played
         self._forget_state(rows)
 
     def _forget_state(self, rows: Any) -> None:

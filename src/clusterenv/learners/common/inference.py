@@ -255,8 +255,9 @@ class Inference:
                 f"{self._version}. Look for overflows and divisions by 0 in its forward pass, and for a learning rate "
                 "that is too high."
             )
-        actions, logp = distribution.sample_with_log_prob(params, self._noise[at, slots])
+        actions = distribution.sample(params, self._noise[at, slots])
         self._envs.send(distribution.to_env(actions), slots)
+        logp = distribution.log_prob(params, actions)  # while the environments step
         self._unrolls.acted(slots, actions, logp, params, value, version=self._version)
 
     def _distribution_of(self, slots: Any) -> Distribution:

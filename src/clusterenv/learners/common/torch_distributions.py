@@ -56,7 +56,7 @@ def draw(distribution: TanhGaussian, params: Tensor, noise: Tensor) -> tuple[Ten
 
     Gradients flow through both to the parameters.
 
-    The same numbers as `sample_with_log_prob` of the distribution, but for rounding: this one knows what was squashed
+    The same numbers as `sample` and `log_prob` of the distribution, but for rounding: this one knows what was squashed
     and need not recover it from the action.
 
     Example:
