@@ -34,7 +34,7 @@ SUITES: dict[str, tuple[Workload, ...]] = {
     "quick": (_cartpole(64),),
     # For a machine with 16 cores: enough environments per worker to fill them.
     "cores16": (_cartpole(1024), _cartpole(256), _lunarlander(256)),
-    # A policy of 64-64 units: on the workers, or on the head.
-    "policy": (_lunarlander(64), _cartpole(64)),
+    # A policy, on the workers or on the head: 64-64 units, or IMPALA's shallow network for images.
+    "policy": (_lunarlander(64), _cartpole(64), _BREAKOUT),
     "policy16": (_cartpole(1024), _lunarlander(256)),
 }

@@ -151,7 +151,7 @@ def _recipes() -> list[bytes]:
 
 def _policies() -> list[bytes]:
     leaves = (Leaf((4,), np.dtype("<f4")),)
-    runtime = GraphSpec(b"graph", ("w", "steps"), leaves, (), 2, True)
+    runtime = GraphSpec(b"graph", ("w", "steps"), leaves, (), 2, True, b"prepared")
     found = []
     for distribution in (Categorical(2), DiagGaussian(dim=2)):
         attachment = Attachment(runtime, distribution, (), SPEC, 7, "Agent", deterministic=False)

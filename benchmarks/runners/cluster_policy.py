@@ -1,4 +1,7 @@
-"""ClusterEnv with a policy: a 64-64 actor-critic that acts on the workers, or on the head for comparison."""
+"""ClusterEnv with a policy that acts on the workers, or on the head for comparison.
+
+It is a 64-64 actor-critic; for images, IMPALA's shallow network.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torch import nn
 
 import clusterenv
 from benchmarks.runners.common import RealSteps, Spec, env_id_here, env_kwargs, env_wrappers, run
+from clusterenv.learners.common.networks.make import make_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,9 +33,26 @@ class Agent(nn.Module):
 
     def get_action_and_value(self, x: Any, action: Any = None) -> Any:
         """Sample, as the script does."""
-        chosen = kinds.Categorical(logits=self.actor(x))
-        action = chosen.sample() if action is None else action
-        return action, chosen.log_prob(action), chosen.entropy(), self.critic(x)
+        return _sampled(self.actor(x), self.critic(x), action)
+
+
+class ImageAgent(nn.Module):
+    """The same with IMPALA's shallow network."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        super().__init__()
+        self.network = make_network(observation_space, action_space, body="shallow")
+
+    def get_action_and_value(self, x: Any, action: Any = None) -> Any:
+        """Sample, as the script does."""
+        logits, value, _ = self.network(x)
+        return _sampled(logits, value, action)
+
+
+def _sampled(logits: Any, value: Any, action: Any) -> Any:
+    chosen = kinds.Categorical(logits=logits)
+    action = chosen.sample() if action is None else action
+    return action, chosen.log_prob(action), chosen.entropy(), value
 
 
 def _mlp(inputs: int, outputs: int, last: float) -> nn.Sequential:
@@ -56,8 +77,7 @@ def build(spec: Spec) -> Iterator[Callable[[int], int]]:
     )
     try:
         observations, _ = envs.reset(seed=spec.seed)
-        actions: Any = envs.single_action_space
-        agent = Agent(math.prod(envs.single_observation_space.shape or ()), int(actions.n))
+        agent = _agent(envs, spec.preset)
         if spec.settings["where"] == "head":
             yield _on_the_head(envs, agent, observations)
             return
@@ -71,7 +91,14 @@ def build(spec: Spec) -> Iterator[Callable[[int], int]]:
         envs.close()
 
 
-def _on_the_head(envs: Any, agent: Agent, observations: Any) -> Callable[[int], int]:
+def _agent(envs: Any, preset: str) -> Any:
+    observations, actions = envs.single_observation_space, envs.single_action_space
+    if preset == "atari":
+        return ImageAgent(observations, actions)
+    return Agent(math.prod(observations.shape or ()), int(actions.n))
+
+
+def _on_the_head(envs: Any, agent: Any, observations: Any) -> Callable[[int], int]:
     counter, last = RealSteps(), [observations]
 
     def step(i: int) -> int:

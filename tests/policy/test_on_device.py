@@ -11,7 +11,7 @@ import torch
 from clusterenv.policy.adapters import _example_leaves, as_policy
 from clusterenv.policy.modules import TorchActor
 from clusterenv.policy.on_device import DeviceRuntime, device_of
-from clusterenv.policy.runtime import OnnxRuntime
+from clusterenv.policy.onnx_runtime import OnnxRuntime
 from tests.policy import agents
 from tests.policy.test_runtime import CASES
 

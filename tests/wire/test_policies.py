@@ -33,7 +33,8 @@ from clusterenv.wire.plain import Codec
 
 CODEC = Codec()
 LEAF = Leaf((4,), np.dtype(np.float32))
-GRAPH = GraphSpec(b"\x08\x07graph", ("net.0.weight", "obs.0"), (LEAF, Leaf((), np.dtype(np.uint8))), (LEAF,), 2, True)
+LEAVES = (LEAF, Leaf((), np.dtype(np.uint8)))
+GRAPH = GraphSpec(b"\x08\x07graph", ("net.0.weight", "obs.0"), LEAVES, (LEAF,), 2, True, b"\x08\x07prepared")
 
 
 def over_the_wire(data: Any) -> Any:
@@ -112,8 +113,9 @@ def test_a_distribution_of_the_users_own_is_named() -> None:
 
 
 def graph(**changes: Any) -> list[Any]:
-    parts = {"graph": b"x", "weights": ["w"], "leaves": [[[4], "<f4"]], "state": [], "size": 2, "value": True}
-    return list({**parts, **changes}.values())
+    graphs = {"graph": b"x", "prepared": b""}
+    parts = {"weights": ["w"], "leaves": [[[4], "<f4"]], "state": [], "size": 2, "value": True}
+    return list({**graphs, **parts, **changes}.values())
 
 
 def categorical(name: str = "Categorical", **changes: Any) -> list[Any]:
@@ -139,6 +141,8 @@ BAD: list[tuple[Any, Any]] = [
             [],
             graph(graph=b""),
             graph(graph="text"),
+            graph(prepared="text"),
+            graph(prepared=None),
             graph(weights="w"),
             graph(weights=[3]),
             graph(weights=["w" * 2000]),
@@ -225,8 +229,9 @@ def test_bad_data_is_refused(read: Any, data: Any) -> None:
 def test_a_graph_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "MAX_GRAPH_BYTES", 3)
     assert policies.runtime_from_data(graph(graph=b"123")).graph == b"123"
-    with pytest.raises(ProtocolError, match="at most 3"):
-        policies.runtime_from_data(graph(graph=b"1234"))
+    for name in ("graph", "prepared"):
+        with pytest.raises(ProtocolError, match="at most 3"):
+            policies.runtime_from_data(graph(**{name: b"1234"}))
 
 
 DTYPES = st.sampled_from(["|b1", "|i1", "<i8", "<f2", "<f4", "<f8", "<c16"])

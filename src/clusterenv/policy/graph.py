@@ -16,9 +16,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import itertools
 import logging
+import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,8 @@ import numpy as np
 
 from clusterenv.errors import ConfigError, words_of
 from clusterenv.policy.modules import evaluation
-from clusterenv.policy.runtime import OnnxRuntime, as_tensors, input_dtype
+from clusterenv.policy.onnx_runtime import OnnxRuntime
+from clusterenv.policy.runtime import as_tensors, input_dtype
 from clusterenv.spaces import Leaf
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ class GraphSpec:
         state: shape and dtype of the recurrent state of one slot.
         size: how many parameters the action distribution has.
         has_value: whether it gives a value.
+        prepared_graph: the same model with its weights as constants, whose values are handed over when a session is
+            opened; empty where that brings little.
     """
 
     graph: bytes
@@ -60,6 +65,7 @@ class GraphSpec:
     state: tuple[Leaf, ...]
     size: int
     has_value: bool
+    prepared_graph: bytes = b""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -110,7 +116,7 @@ def export(actor: TorchActor, leaves: Sequence[Array], state: Sequence[Array]) -
         try:
             with evaluation(actor.module), _quiet():
                 graph, used = exporter(_traceable(actor, blank), examples, actor, blank)
-            spec = GraphSpec(graph, used, blank.leaves, blank.state, blank.size, blank.has_value)
+            spec = replace(blank, graph=graph, weights=used, prepared_graph=_with_constants(graph, used))
             _verify(spec, actor, leaves, state)
         except Exception as error:  # exporters raise anything
             failures.append(f"{exporter.__name__[1:]}: {_reason(error)}")
@@ -232,13 +238,33 @@ def _used(model: Any, spec: GraphSpec) -> tuple[str, ...]:
     return tuple(name for name in spec.weights if name in nodes)
 
 
+def _with_constants(graph: bytes, weights: Sequence[str]) -> bytes:
+    """The graph with these inputs as constants, to be filled in when it is loaded. Empty if it has no convolutions."""
+    import onnx
+
+    model = onnx.load_from_string(graph)
+    if not any(node.op_type == "Conv" for node in model.graph.node):
+        return b""
+    for given in [given for given in model.graph.input if given.name in weights]:
+        model.graph.input.remove(given)
+        kind, shape = given.type.tensor_type.elem_type, [size.dim_value for size in given.type.tensor_type.shape.dim]
+        where = onnx.TensorProto.EXTERNAL
+        constant = model.graph.initializer.add(name=given.name, data_type=kind, dims=shape, data_location=where)
+        # There is no such file: `add_external_initializers` hands over what would be in it.
+        nbytes = math.prod(shape) * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
+        for key, value in {"location": "weights", "offset": "0", "length": str(nbytes)}.items():
+            constant.external_data.add(key=key, value=value)
+    prepared: bytes = model.SerializeToString()
+    return prepared
+
+
 def _verify(spec: GraphSpec, actor: TorchActor, leaves: Sequence[Array], state: Sequence[Array]) -> None:
     """Compare the graph with torch, on weights and batch sizes that the exporter did not see."""
     weights = {name: _moved(array) for name, array in arrays_of(actor, tuple(actor.tensors())).items()}
-    runtime = spec.make()
-    runtime.load(weights)
     swaps = dict(zip(weights, as_tensors(list(weights.values())), strict=True))
-    for rows in (len(leaves[0]), 1):
+    runtimes = [OnnxRuntime(spec), OnnxRuntime(spec, prepared_after=0)] if spec.prepared_graph else [OnnxRuntime(spec)]
+    for runtime, rows in itertools.product(runtimes, (len(leaves[0]), 1)):
+        runtime.load(weights)
         some, before = [leaf[:rows] for leaf in leaves], tuple(array[:rows] for array in state)
         found = runtime(some, before)
         with evaluation(actor.module), actor.swapped(swaps):

@@ -1,7 +1,7 @@
-"""Runs a policy on NumPy arrays: by ONNX Runtime, by torch, or by the user's own NumPy code.
+"""Runs a policy on NumPy arrays: by torch, or by the user's own NumPy code. `onnx_runtime` runs graphs.
 
 A runtime has no weights until `load`, and each call gives fresh arrays, which the caller may keep or change.
-Importing this module imports neither torch nor onnxruntime.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -22,74 +22,12 @@ from clusterenv.policy.protocol import Output
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterenv.policy.graph import GraphSpec
     from clusterenv.policy.modules import TorchActor
     from clusterenv.policy.protocol import Array
 
 
-class OnnxRuntime:
-    """Runs an exported graph with ONNX Runtime, on one thread.
-
-    Inputs and outputs lie in buffers of its own that are bound once per batch size, and the weights are bound once per
-    `load`: a call then only copies rows in, runs, and copies rows out. That costs 26 us for an actor-critic with two
-    layers of 64 and 32 rows, where `session.run` with the arrays takes 44.
-
-    Args:
-        spec: the graph and the names and shapes that go with it.
-    """
-
-    def __init__(self, spec: GraphSpec) -> None:
-        import onnxruntime  # type: ignore[import-untyped]
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1  # a worker has one core
-        for pool in ("intra_op", "inter_op"):
-            options.add_session_config_entry(f"session.{pool}.allow_spinning", "0")
-        options.log_severity_level = 4  # its errors are raised as well; they need not be printed too
-        self._session = onnxruntime.InferenceSession(spec.graph, options, providers=["CPUExecutionProvider"])
-        self._binding = self._session.io_binding()
-        self._spec = spec
-        self._shapes = {node.name: tuple(node.shape) for node in self._session.get_inputs()}
-        self._weights: dict[str, Array] = {}
-        self._rows = -1
-
-    def load(self, weights: Mapping[str, Array]) -> None:
-        """Bind these weights. They are not copied where their layout allows it."""
-        taken = {name: _weight(weights, name, self._shapes[name]) for name in self._spec.weights}
-        for name, weight in taken.items():
-            self._binding.bind_cpu_input(name, weight)
-        self._weights = taken  # the binding holds only their addresses
-
-    def __call__(self, leaves: Sequence[Array], state: tuple[Array, ...]) -> Output:
-        """Act on the leaf arrays of n observations."""
-        rows = len(leaves[0])
-        if rows != self._rows:
-            self._resize(rows)
-        for buffer, array in zip(self._inputs, (*leaves, *state), strict=True):
-            buffer[...] = array
-        self._session.run_with_iobinding(self._binding)
-        value = None if self._value is None else self._value.copy()
-        return Output(self._params.copy(), value, tuple([array.copy() for array in self._state]))
-
-    def _resize(self, rows: int) -> None:
-        """Make and bind buffers for this many rows."""
-        spec = self._spec
-        if len(self._weights) != len(spec.weights):
-            raise ConfigError("this policy has no weights yet. Call load(weights) before it acts.")
-        self._inputs = [np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in (*spec.leaves, *spec.state)]
-        for name, array in zip(spec.inputs, self._inputs, strict=True):
-            if name in self._shapes:  # the exporter leaves out what the policy does not look at
-                self._binding.bind_cpu_input(name, array)
-        self._params = np.zeros((rows, spec.size), np.float32)
-        self._value = np.zeros(rows, np.float32) if spec.has_value else None
-        self._state = [np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in spec.state]
-        values = [] if self._value is None else [self._value]
-        for name, array in zip(spec.outputs, [self._params, *values, *self._state], strict=True):
-            self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        self._rows = rows
-
-
-def _weight(weights: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> Array:
+def checked_weight(weights: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> Array:
+    """The weight of this name, which must have this shape, in C order; copied only if it lies in another."""
     if name not in weights:
         raise ConfigError(f"the weight {name!r} is missing. The policy needs all that its weights() gives.")
     if weights[name].shape != shape:
@@ -121,7 +59,7 @@ class TorchRuntime:
 
         with torch.no_grad():
             for name, tensor in self._actor.tensors().items():
-                weight = _weight(weights, name, tuple(tensor.shape))
+                weight = checked_weight(weights, name, tuple(tensor.shape))
                 tensor.copy_(torch.from_numpy(weight if weight.flags.writeable else weight.copy()))
         self._loaded = True
 

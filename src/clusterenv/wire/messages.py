@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Grows with every change to what follows. Head and node must have the same.
-PROTOCOL = 7
+PROTOCOL = 8
 
 NAME_CHARS = 256
 MAX_NUMBER = 2**62

@@ -64,11 +64,12 @@ def runtime_to_data(runtime: RuntimeSpec) -> list[Any]:
     Example:
         >>> import numpy as np
         >>> runtime_to_data(GraphSpec(b"...", ("w",), (Leaf((4,), np.dtype("f4")),), (), 2, True))
-        [b'...', ['w'], [[[4], '<f4']], [], 2, True]
+        [b'...', b'', ['w'], [[[4], '<f4']], [], 2, True]
     """
     if isinstance(runtime, GraphSpec):
         leaves, state = leaves_to_data(runtime.leaves), leaves_to_data(runtime.state)
-        return [runtime.graph, list(runtime.weights), leaves, state, runtime.size, runtime.has_value]
+        graphs = [runtime.graph, runtime.prepared_graph]
+        return [*graphs, list(runtime.weights), leaves, state, runtime.size, runtime.has_value]
     if isinstance(runtime, NumpySpec):
         raise ConfigError(
             "a NumPy policy cannot travel to other hosts, because it would have to be unpickled there. Write its "
@@ -88,12 +89,13 @@ def runtime_from_data(data: Any) -> GraphSpec:
         ProtocolError: types or sizes are wrong.
 
     Example:
-        >>> runtime_from_data([b"...", ["w"], [[[4], "<f4"]], [], 2, True]).outputs
+        >>> runtime_from_data([b"...", b"", ["w"], [[[4], "<f4"]], [], 2, True]).outputs
         ('out:params', 'out:value')
     """
-    graph, weights, leaves, state, size, has_value = parts_of(data, 6, "a graph")
-    if type(graph) is not bytes or not 0 < len(graph) <= MAX_GRAPH_BYTES:
-        raise ProtocolError(f"a graph must be bytes, at least 1 and at most {MAX_GRAPH_BYTES} of them.")
+    graph, prepared, weights, leaves, state, size, has_value = parts_of(data, 7, "a graph")
+    for part, least in ((graph, 1), (prepared, 0)):
+        if type(part) is not bytes or not least <= len(part) <= MAX_GRAPH_BYTES:
+            raise ProtocolError(f"a graph must be bytes, at least {least} and at most {MAX_GRAPH_BYTES} of them.")
     if type(weights) not in (list, tuple) or len(weights) > _MAX_NAMES:
         raise ProtocolError("the names of the weights of a graph must be a list.")
     if type(has_value) is not bool:
@@ -101,7 +103,7 @@ def runtime_from_data(data: Any) -> GraphSpec:
     names = tuple(_name(name) for name in weights)
     if _whole(size, "size of a graph") > _MAX_OUTPUTS:
         raise ProtocolError(f"a graph with {size} outputs is too large.")
-    return GraphSpec(graph, names, leaves_from_data(leaves), leaves_from_data(state), size, has_value)
+    return GraphSpec(graph, names, leaves_from_data(leaves), leaves_from_data(state), size, has_value, prepared)
 
 
 def leaves_to_data(leaves: tuple[Leaf, ...]) -> list[Any]:
