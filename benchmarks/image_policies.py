@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - tyro reads the annotations
@@ -39,7 +38,7 @@ NEVER = 2**62  # calls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Args:
-    """Time policies for four frames of 84 x 84, on one core."""
+    """Time policies for four frames of 84 x 84, on one thread."""
 
     repeats: int = 15
     """Times that each number is measured, the two ways in turn."""
@@ -73,7 +72,6 @@ class Line:
 def main(args: Args) -> None:
     """Measure, show and save."""
     console = Console()
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     lines = [line for body in args.bodies for line in measure(body, args.rows, args.repeats)]
     console.print(_table(lines))
     path = args.out / "image-policies.json"
@@ -112,7 +110,7 @@ def _call_ms(runtime: OnnxRuntime, images: Array, calls: int) -> float:
 
 
 def _table(lines: list[Line]) -> Table:
-    table = Table(title="A policy for four frames of 84 x 84 acts, on one core")
+    table = Table(title="A policy for four frames of 84 x 84 acts, on one thread")
     for name in ("network", "rows", "ms", "ms, prepared", "times as fast", "ms to prepare"):
         table.add_column(name, justify="right")
     for line in lines:

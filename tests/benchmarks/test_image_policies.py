@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
-
-import pytest
 
 from benchmarks.image_policies import Args, main
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Iterator
 
-
-@pytest.fixture(autouse=True)
-def same_cores() -> Iterator[None]:
-    """The benchmark stays on one core; the tests after it should not."""
-    before = os.sched_getaffinity(0)
-    yield
-    os.sched_setaffinity(0, before)
+    import pytest
 
 
 def test_every_number_is_written(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
