@@ -98,6 +98,34 @@ def test_a_prepared_graph_that_computes_something_else_is_refused(monkeypatch: p
         as_policy(agents.Atari(), IMAGE, THREE, "onnx")
 
 
+def test_what_cannot_be_prepared_runs_as_before(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = agents.Atari()
+    policy = as_policy(agent, IMAGE, THREE, "onnx")
+    tried: list[int] = []
+
+    class Failing(onnx_runtime._Session):
+        def __init__(self, spec: Any, model: bytes, constants: Mapping[str, Any] | None = None) -> None:
+            if constants is not None:
+                tried.append(len(constants))
+                raise RuntimeError("no memory")
+            super().__init__(spec, model)
+
+    monkeypatch.setattr(onnx_runtime, "_Session", Failing)
+    runtime = policy.build().make()
+    for _ in range(2):
+        with torch.no_grad():
+            next(agent.parameters()).mul_(1.5)
+        runtime.load(policy.weights())
+        for _ in range(PREPARED_AFTER + 3):
+            assert np.allclose(runtime([images(2)], ()).params, said(agent, images(2)), atol=1e-5)
+    assert len(tried) == 1, "it is not tried again with each version"
+    assert [record.getMessage() for record in caplog.records] == [
+        "weights could not be prepared for convolutions, which run slower now: RuntimeError: no memory"
+    ]
+
+
 def test_a_prepared_version_stays_until_the_next_load() -> None:
     agent = agents.Atari()
     policy = as_policy(agent, IMAGE, THREE, "onnx")

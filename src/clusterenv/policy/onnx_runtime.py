@@ -10,11 +10,12 @@ Importing this module does not import onnxruntime.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clusterenv.errors import ConfigError
+from clusterenv.errors import ConfigError, named
 from clusterenv.policy.protocol import Output
 from clusterenv.policy.runtime import checked_weight
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from clusterenv.policy.graph import GraphSpec
     from clusterenv.policy.protocol import Array
+
+_logger = logging.getLogger(__name__)
 
 # After so many calls with the same weights they are prepared. With images of 84 x 84 in fours that takes 2 to 10 ms and
 # saves 0.25 to 2 ms a call, so it never costs much more than it can save. Calls count, not rows or seconds: lock step
@@ -40,6 +43,7 @@ class OnnxRuntime:
 
     def __init__(self, spec: GraphSpec, prepared_after: int = PREPARED_AFTER) -> None:
         self._spec, self._prepared_after = spec, prepared_after
+        self._prepared_graph = spec.prepared_graph
         self._open = self._session = _Session(spec, spec.graph)
         self._weights: dict[str, Array] = {}
         self._calls_left = 0
@@ -50,16 +54,23 @@ class OnnxRuntime:
         self._weights = {name: checked_weight(weights, name, shapes[name]) for name in self._spec.weights}
         self._open.bind(self._weights)
         self._session = self._open
-        self._calls_left = self._prepared_after if self._spec.prepared_graph else -1
+        self._calls_left = self._prepared_after if self._prepared_graph else -1
 
     def __call__(self, leaves: Sequence[Array], state: tuple[Array, ...]) -> Output:
         """Act on the leaf arrays of n observations."""
         if len(self._weights) != len(self._spec.weights):
             raise ConfigError("this policy has no weights yet. Call load(weights) before it acts.")
         if self._calls_left == 0:
-            self._session = _Session(self._spec, self._spec.prepared_graph, self._weights)
+            self._prepare()
         self._calls_left -= 1
         return self._session(leaves, state)
+
+    def _prepare(self) -> None:
+        try:
+            self._session = _Session(self._spec, self._prepared_graph, self._weights)
+        except Exception as error:  # for want of memory, or by a version of ONNX Runtime that cannot do it
+            self._prepared_graph = b""  # it would fail again with the next weights
+            _logger.warning("weights could not be prepared for convolutions, which run slower now: %s", named(error))
 
 
 class _Session:
