@@ -108,6 +108,21 @@ class Dull(Categorical):
         raise NotImplementedError("no mode")
 
 
+class OneStep(Categorical):
+    """Tells the log-probabilities of one step, and sums up those of several."""
+
+    def log_prob(self, params: Any, actions: Any) -> Any:
+        return super().log_prob(params, actions).reshape(len(params), -1).sum(1)
+
+
+class OnlyRows(Categorical):
+    """Tells the log-probabilities of one step, and raises for several."""
+
+    def log_prob(self, params: Any, actions: Any) -> Any:
+        rows, _ = params.shape
+        return super().log_prob(params, actions).reshape(rows)
+
+
 BAD_ATTACHES: dict[str, tuple[Use, type[Exception], str]] = {
     "a class": (lambda envs: envs.attach(Linear), ConfigTypeError, "is not a policy"),
     "None": (lambda envs: envs.attach(None), ConfigTypeError, "NoneType is not a policy"),
@@ -152,6 +167,16 @@ BAD_ATTACHES: dict[str, tuple[Use, type[Exception], str]] = {
         lambda envs: envs.attach(Odd(distribution=Pairs(CHOICES))),
         ConfigError,
         r"int64 \(2, 2\), but its `action` promises int64 \(2,\)",
+    ),
+    "log-probabilities of one step only": (
+        lambda envs: envs.attach(Odd(distribution=OneStep(CHOICES))),
+        ConfigError,
+        r"log_prob gave shape \(3,\) for params \(3, 2, .*, where \(3, 2\) is expected",
+    ),
+    "log-probabilities of rows only": (
+        lambda envs: envs.attach(Odd(distribution=OnlyRows(CHOICES))),
+        ConfigError,
+        r"log_prob raised for params \(3, 2, .*: ValueError: too many values",
     ),
     "no mode": (lambda envs: envs.attach(Odd(distribution=Dull(CHOICES))), ConfigError, "NotImplementedError: no mode"),
 }

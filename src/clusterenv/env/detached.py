@@ -348,3 +348,20 @@ def _check_distribution(distribution: Distribution) -> None:
                 f"{distribution}.{name} made two actions as an array of {actions.dtype} {actions.shape}, but its "
                 f"`action` promises {leaf.dtype} {(2, *leaf.shape)}. Make the two agree."
             )
+    _check_log_prob(distribution, np.stack([params] * 3), np.stack([results["mode"]] * 3))
+
+
+def _check_log_prob(distribution: Distribution, params: npt.NDArray[Any], actions: npt.NDArray[Any]) -> None:
+    """Ask for three steps of two slots at once, as workers do for a fragment: a wrong shape may fit by broadcasting."""
+    try:
+        shape = np.shape(distribution.log_prob(params, actions))
+    except Exception as error:  # the user's code
+        raise ConfigError(
+            f"{distribution}.log_prob raised for params {params.shape} and actions {actions.shape}: {named(error)}. "
+            "It must take any leading shape: [steps, slots, P] as well as [slots, P]."
+        ) from error
+    if shape != params.shape[:-1]:
+        raise ConfigError(
+            f"{distribution}.log_prob gave shape {shape} for params {params.shape}, where {params.shape[:-1]} is "
+            "expected: one number for each action, whatever the leading shape."
+        )
