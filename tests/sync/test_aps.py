@@ -131,6 +131,13 @@ def test_the_stall_rule_ends_the_deadlock_and_lowers_the_threshold_to_where_it_c
     assert max(after[0] - before[0] for before, after in itertools.pairwise(node.syncs)) == 4.0
 
 
+def test_a_threshold_that_is_only_reached_when_the_learner_is_held_back_comes_down_too() -> None:
+    node = Node(APS(0.018, **{**BARE, "stall_after": 4}))
+    run(node, 4)
+    assert node.syncs[1:] == [(4.0, Reason.DIVERGENCE)]
+    assert node.decider.threshold == saturating(4) / 4
+
+
 def test_the_lowered_threshold_is_told_and_rises_again() -> None:
     node = Node(APS(0.05, **{**BARE, "stall_after": 2}))
     assert [node.learn(0.02), node.learn(0.02)] == [None, Reason.STALL]

@@ -50,9 +50,9 @@ class APS:
         min_interval_s: never move them sooner than this after the last time, whatever the other limits say.
         stall_after: move them when the learner is held back: after this many of its batches, and whenever their number
             has doubled again, the divergence must have grown by half at least since half as many; None to wait for lag
-            or age. A threshold above the level where it stopped is then lowered to a quarter of it, and rises again by
-            2 % with each batch. Batches count, not versions, because one batch may give many versions. Less than
-            0.0001 never counts as a stall: a policy that acts the same holds nobody back.
+            or age. A threshold above a quarter of the level where it stopped is then lowered to that, also if it was
+            just reached, and rises again by 2 % with each batch. Batches count, not versions, because one batch may
+            give many versions. Less than 0.0001 never counts as a stall: a policy that acts the same holds nobody back.
         target_ess: steer the threshold so that the effective sample size settles at this share, between 0 and 1.
         bandwidth: spend this many bytes a second on each node: a number, or a text such as "2MB/s" or "500 KiB/s".
             Age and lag are kept at any price; what they cost is paid back.
