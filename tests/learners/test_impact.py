@@ -107,6 +107,15 @@ def test_all_batches_that_are_there_are_taken_if_they_push_out_old_ones(changes:
     assert len(subject.buffer) == min(3, taken[-1])
 
 
+def test_what_was_dropped_is_told_as_a_total() -> None:
+    """And not as the mean of the totals after each update of a row."""
+    learner, source = IMPACT(config(buffer_batches=1, uses=5, overwrite=True)), Overflowing()
+    learner._updater = learner.make_updater(*SPACES)
+    for _ in range(3):
+        learner._learn(source)  # type: ignore[arg-type]
+    assert learner._means.take()[keys.DROPPED.name] == learner.updater.buffer.dropped_uses == 8  # type: ignore[attr-defined]
+
+
 def test_more_batches_are_not_taken_than_the_budget_has_room_for() -> None:
     learner, source = IMPACT(config(overwrite=True)), Overflowing()
     learner._updater = learner.make_updater(*SPACES)
