@@ -12,7 +12,7 @@ from clusterenv.learners.common import divergence
 from clusterenv.learners.impact import IMPACT, IMPACTConfig
 from clusterenv.metrics import keys
 from clusterenv.metrics.recorder import Recorder
-from tests.learners.batches import SPACES, made_up
+from tests.learners.batches import SPACES, N, T, made_up, made_up_arrays
 from tests.learners.runs import LEVER, Notebook
 
 
@@ -78,6 +78,50 @@ def test_a_slow_learner_lets_new_batches_push_out_old_ones_if_asked() -> None:
     patient.update(made_up(), 1.0, lambda: None)
     assert not patient.takes_batch
     assert not patient.needs_batch
+
+
+class Overflowing:
+    """Workers that are always faster than the learner."""
+
+    ready, taken = True, 0
+
+    def next(self) -> Any:
+        self.taken += 1
+        return made_up_arrays()
+
+    def publish(self, policy: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("changes", "taken"), [({"overwrite": True}, [3, 6]), ({}, [1, 2])])
+def test_all_batches_that_are_there_are_taken_if_they_push_out_old_ones(changes: Any, taken: list[int]) -> None:
+    """Those that are left where they are hold the workers up."""
+    learner, source = IMPACT(config(buffer_batches=3, uses=5, **changes)), Overflowing()
+    learner._updater = learner.make_updater(*SPACES)
+    for count in taken:
+        learner._learn(source)  # type: ignore[arg-type]
+        assert source.taken == count
+    assert learner.summary().steps == taken[-1] * T * N
+    assert learner.summary().updates == 2
+    subject: Any = learner.updater
+    assert len(subject.buffer) == min(3, taken[-1])
+
+
+def test_what_was_dropped_is_told_as_a_total() -> None:
+    """And not as the mean of the totals after each update of a row."""
+    learner, source = IMPACT(config(buffer_batches=1, uses=5, overwrite=True)), Overflowing()
+    learner._updater = learner.make_updater(*SPACES)
+    for _ in range(3):
+        learner._learn(source)  # type: ignore[arg-type]
+    assert learner._means.take()[keys.DROPPED.name] == learner.updater.buffer.dropped_uses == 8  # type: ignore[attr-defined]
+
+
+def test_more_batches_are_not_taken_than_the_budget_has_room_for() -> None:
+    learner, source = IMPACT(config(overwrite=True)), Overflowing()
+    learner._updater = learner.make_updater(*SPACES)
+    learner._tracker.steps = learner.config.total_steps - learner.config.batch_size
+    learner._learn(source)  # type: ignore[arg-type]
+    assert source.taken == 1
 
 
 def test_the_target_follows_now_and_then() -> None:

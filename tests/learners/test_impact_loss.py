@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -66,6 +67,23 @@ def test_the_limit_only_ever_makes_it_smaller(learner: float, actor: float, targ
     logs = tensor(learner), tensor(actor), tensor(target)
     assert ratio(*logs, rho).item() <= ratio(*logs, None).item() * (1 + 1e-12)
     assert ratio(*logs, rho).item() <= rho * tensor(learner - actor).exp().item() * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("logs", "rho", "expected"),
+    [((-110.0, -1.0, -100.0), None, -10.0), ((-1.0, -100.0, -1.0), 2.0, 0.0), ((-200.0, -1.0, -99.0), 2.0, None)],
+)
+def test_what_one_of_the_three_all_but_rules_out_is_no_reason_for_nan(
+    logs: tuple[float, float, float], rho: float | None, expected: float | None
+) -> None:
+    """In float32, where infinity begins at exp(89)."""
+    learner, actor, target = (torch.tensor(log) for log in logs)
+    learner.requires_grad_()
+    moved = ratio(learner, actor, target, rho)
+    moved.backward()  # type: ignore[no-untyped-call]
+    assert moved.item() == pytest.approx(0.0 if expected is None else math.exp(expected), rel=1e-4)
+    assert learner.grad is not None
+    assert learner.grad.item() == moved.item()
 
 
 def test_the_weight_of_the_divergence_follows_it() -> None:

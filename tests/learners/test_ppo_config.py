@@ -97,6 +97,7 @@ def test_synchronisation_that_makes_no_sense_is_refused(settings: dict[str, Any]
         ({"inference_wait_ms": -1.0}, r"inference_wait_ms=-1\.0 must be at least 0"),
         ({"publish_every": "gradient step"}, "the savings would look too good"),
         ({"num_envs": 1, "rollout_steps": 4}, "some would be empty"),
+        ({"num_envs": 1, "rollout_steps": 15}, "minibatches=8 for the 15 transitions .* alone in its minibatch"),
         ({"on_loss": "shrink"}, "on_loss='shrink' with mode='lock step' .* Leave on_loss out, or use mode='stream'"),
         ({"on_loss": "shrink", "mode": "stream", "inference": "head"}, "on_loss='shrink' with .* inference='head'"),
         ({"min_nodes": 0}, "min_nodes=0 must be at least 1"),

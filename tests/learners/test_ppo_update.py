@@ -138,7 +138,10 @@ def test_a_large_value_loss_does_not_drown_the_actor() -> None:
     assert moved[0] == pytest.approx(1e-6, rel=1e-2)  # learning rate x largest norm
 
 
-@pytest.mark.parametrize(("settings", "times"), [({}, 1), ({"mode": "stream", "publish_every": "gradient step"}, 12)])
+@pytest.mark.parametrize(
+    ("settings", "times"),
+    [({}, 1), ({"mode": "stream", "stream_slots": N, "publish_every": "gradient step"}, 12)],
+)
 def test_it_publishes_once_or_after_each_gradient_step(settings: dict[str, Any], times: int) -> None:
     published: list[int] = []
     updater(epochs=3, minibatches=4, **settings).update(made_up(), 1.0, lambda: published.append(1))

@@ -64,6 +64,19 @@ def test_at_the_best_temperature_the_weights_are_as_unequal_as_allowed() -> None
     torch.testing.assert_close(told.psi, tensor(best["psi"]))
 
 
+@pytest.mark.parametrize("shift", [0.0, 3e4])
+@pytest.mark.parametrize("eta", [1e-8, 1e-4, 1e-2, 1.0])
+def test_the_gradient_of_the_temperature_does_not_drown_in_rounding(eta: float, shift: float) -> None:
+    """In float32, at the smallest temperature there is, and where the critic is far off for all alike."""
+    advantage = tensor(E["advantages"]).float() + shift
+    temperature = torch.tensor(eta).requires_grad_()
+    told = e_step(advantage, temperature, epsilon=0.1)
+    told.temperature_loss.backward()  # type: ignore[no-untyped-call]
+    assert temperature.grad is not None
+    exact = 0.1 - e_step(advantage.double(), tensor(temperature.item()), epsilon=0.1).psi_kl.item()
+    assert temperature.grad.item() == pytest.approx(exact, abs=1e-4)
+
+
 def by_hand(
     advantage: list[float], eta: float, epsilon: float, share: float, valid: list[bool]
 ) -> tuple[list[float], float]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.config import Cluster
+    from clusterenv.env.batch import Batch
     from clusterenv.env.vector import ClusterEnv
     from clusterenv.learners.common.checkpoint import Checkpoint, Checkpoints
     from clusterenv.learners.common.config import LearnerConfig
@@ -208,18 +209,29 @@ class Learner(abc.ABC, Generic[Config]):
 
     def _learn(self, source: Source) -> None:
         """One update, with a new batch if there is one or if it takes one."""
-        config, tracker, updater = self.config, self._tracker, self.updater
-        left = max(0.0, 1.0 - tracker.steps / config.total_steps)
+        tracker, updater = self._tracker, self.updater
+        left = max(0.0, 1.0 - tracker.steps / self.config.total_steps)
         batch = None
-        if updater.needs_batch or (not self._spent and updater.takes_batch and source.ready):
-            waiting = time.perf_counter()
-            fresh = source.next()
-            refuse_bad_rewards(fresh)
-            self._epoch = fresh.epoch
-            tracker.take(fresh, time.perf_counter() - waiting)
-            batch = fresh.to(torch, config.device) if updater.takes_tensors else fresh
+        if updater.needs_batch or self._has_more(source):
+            batch, more = self._next(source), updater.takes_more
+            while more and self._has_more(source):
+                updater.keep(batch)
+                batch, more = self._next(source), more - 1
         self._means.add(updater.update(batch, left, lambda: self.publish(source)))
         tracker.updates += updater.learned
+
+    def _has_more(self, source: Source) -> bool:
+        """Whether there is a batch already that the updater has a use for."""
+        return not self._spent and self.updater.takes_batch and source.ready
+
+    def _next(self, source: Source) -> Batch:
+        """The next batch, in the form that the updater takes; waits for it."""
+        waiting = time.perf_counter()
+        fresh = source.next()
+        refuse_bad_rewards(fresh)
+        self._epoch = fresh.epoch
+        self._tracker.take(fresh, time.perf_counter() - waiting)
+        return fresh.to(torch, self.config.device) if self.updater.takes_tensors else fresh
 
     def _tell(self, source: Source) -> Update:
         self._stats = source.stats()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from clusterenv.env.batch import Batch
 
 WINDOW = 100  # episodes in the mean return
+# What learners tell that grows over the run: a mean would be a total of some time ago.
+_TOTALS = (keys.DROPPED.name,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +273,7 @@ def _inference(told: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 class Means:
-    """Means of what is told more often than it is written down.
+    """Means of what is told more often than it is written down; of totals the last.
 
     Example:
         >>> means = Means()
@@ -291,9 +293,9 @@ class Means:
                 self._values.setdefault(name, []).append(value)
 
     def take(self) -> dict[str, float]:
-        """The mean of each since the last call."""
+        """The mean of each since the last call, or the last."""
         values, self._values = self._values, {}
-        return {name: float(np.mean(told)) for name, told in values.items()}
+        return {name: float(told[-1] if name in _TOTALS else np.mean(told)) for name, told in values.items()}
 
 
 def full_bytes(weights: Mapping[str, Any], encoding: str) -> int:

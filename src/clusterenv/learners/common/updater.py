@@ -70,6 +70,15 @@ class Updater(abc.ABC, Generic[Config, Net]):
         """Whether it has a use for a new batch that is there already."""
         return True
 
+    @property
+    def takes_more(self) -> int:
+        """How many further batches `keep` shall be given before an update, if they are there already."""
+        return 0
+
+    def keep(self, batch: Batch) -> None:
+        """Put a batch aside, to learn from it in later updates. Asked for by `takes_more` alone."""
+        raise NotImplementedError(f"{type(self).__name__} takes batches only one at a time, with an update.")
+
     @abc.abstractmethod
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
         """Learn, and return the metrics.

@@ -28,8 +28,9 @@ class IMPACTConfig(VTraceConfig):
     uses: int = 2
     """how often a batch is learned from"""
     overwrite: bool = False
-    """let a new batch take the place of the oldest even if that has uses left: no worker ever waits, as published, and
-    a learner that is slower than they are learns from less of what they play; in lock step it does nothing"""
+    """let new batches take the place of the oldest even if these have uses left, as published: workers wait only for a
+    gradient step in which they fill all stream_buffers, and a learner that is slower than they are learns from less of
+    what they play; in lock step it does nothing"""
     target_every: int = 16
     """updates between two copies of the network into the target network; 0 for none, which anchors each batch at the
     policy that acted, as PPO does"""

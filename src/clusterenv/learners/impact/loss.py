@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -23,8 +25,10 @@ def ratio(logp: Tensor, behaviour_logp: Tensor, target_logp: Tensor, rho: float 
         >>> round(ratio(log(0.5), log(0.2), log(0.4), rho=2.0).item(), 4)
         1.25
     """
-    to_target = (behaviour_logp - target_logp).detach().exp()
-    return (to_target if rho is None else to_target.clamp(max=rho)) * (logp - behaviour_logp.detach()).exp()
+    # In logarithms up to here: of an action that one of the three all but rules out, infinity times 0 would be NaN.
+    to_target = (behaviour_logp - target_logp).detach()
+    cut = to_target if rho is None else to_target.clamp(max=math.log(rho))
+    return (cut + (logp - behaviour_logp.detach())).exp()
 
 
 def surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:

@@ -64,11 +64,20 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         """As long as there is room; or always, if new batches push out old ones."""
         return self.config.overwrite or len(self.buffer) < self.config.buffer_batches
 
+    @property
+    def takes_more(self) -> int:
+        """If new batches push out old ones, as many as there is room for: what is not taken makes the workers wait."""
+        return self.config.buffer_batches - 1 if self.config.overwrite else 0
+
+    def keep(self, batch: Batch) -> None:
+        """Keep a new batch; the oldest may have to leave."""
+        self.buffer.add(batch)
+
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
         """Keep a new batch, learn from any of those that are kept, and return the losses."""
         left = self.anneal(left)
         if batch is not None:
-            self.buffer.add(batch)
+            self.keep(batch)
         kept = self.buffer.take(self._source)
         told = self._gradient_step(kept.item, left)
         self._updates += 1

@@ -55,3 +55,10 @@ class PPOConfig(ActorCriticConfig):
                 f"minibatches={self.minibatches} is more than the {self.batch_size} transitions of a batch "
                 f"(rollout_steps={self.rollout_steps} x {self.batch_slots} slots): some would be empty."
             )
+        if self.normalize_advantage and 2 * self.minibatches > self.batch_size:
+            raise ConfigError(
+                f"minibatches={self.minibatches} for the {self.batch_size} transitions of a batch "
+                f"(rollout_steps={self.rollout_steps} x {self.batch_slots} slots) and normalize_advantage=True: the "
+                "advantage of a transition that is alone in its minibatch becomes 0, and the policy learns nothing of "
+                "it. Have at least two in each, or set normalize_advantage=False."
+            )

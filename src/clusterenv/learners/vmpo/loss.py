@@ -79,14 +79,18 @@ def e_step(
         tensor([0.0000, 0.7311, 0.0000, 0.2689])
     """
     index = chosen(advantage, share=share, valid=valid)
-    scores = advantage.detach()[index] / temperature  # [k]
+    top = advantage.detach()[index]  # [k]
+    largest = top.max()
+    # By how much each is below the largest. Scores of the advantages themselves are huge at a small temperature, and
+    # its gradient, a difference of such numbers, would drown in their rounding: it would stay near 0.
+    scores = (top - largest) / temperature
     if log_weight is not None:
         scores = scores + log_weight.detach()[index]
     log_mean = scores.logsumexp(0) - math.log(len(index))
     log_psi = scores.detach().log_softmax(0)
     psi = torch.zeros_like(advantage).index_copy_(0, index, log_psi.exp().to(advantage.dtype))
     psi_kl = (log_psi.exp() * log_psi).sum() + math.log(len(index))
-    return EStep(psi, temperature * (epsilon + log_mean), psi_kl)
+    return EStep(psi, temperature * (epsilon + log_mean) + largest, psi_kl)
 
 
 def policy_loss(psi: Tensor, logp: Tensor) -> Tensor:
