@@ -2,8 +2,8 @@
 
 python -m experiments.stale --lag 20 --seeds 3
 
-Workers act with the weights of `lag` updates ago, in lock step, so that every batch is exactly that old. The task is
-Catch: the best return is 1, chance about -0.6.
+Workers act with the weights of `lag` updates ago, in lock step, so that every batch but the first ones is that old. The
+task is Catch: the best return is 1, chance about -0.6.
 """
 
 from __future__ import annotations
