@@ -272,6 +272,12 @@ def test_arguments_that_the_batch_does_not_know() -> None:
         make_vec(WALK, num_envs=2, cluster="inproc", vector_kwargs={"autorest_mode": "SameStep"})
 
 
+@pytest.mark.parametrize("wrong", [["copy"], "copy", 3])
+def test_arguments_of_the_batch_that_are_no_dictionary(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"vector_kwargs=.* must be a dictionary"):
+        make_vec(WALK, num_envs=2, cluster="inproc", vector_kwargs=wrong)
+
+
 # Vectorised environments.
 
 

@@ -213,7 +213,10 @@ def test_an_environment_may_reuse_its_buffers(make: Make) -> None:
         ([0, 1, 2, 0, 1], r"shape \(5,\), expected \(4,\)"),
         (1, r"shape \(\)"),
         ([[0], [1], [2], [0]], r"shape \(4, 1\)"),
-        ([[0, 1], [2]], "cannot be read as an array"),
+        (
+            [[0, 1], [2]],
+            r"cannot be read as an array: .* part\. Pass a NumPy array.* \.float\(\) before it for bfloat16",
+        ),
         ([0.0, 1.0, 2.0, 0.0], "dtype float64"),
         (["a", "b", "c", "d"], "dtype"),
         (None, r"shape \(\)"),

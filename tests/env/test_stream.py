@@ -146,6 +146,32 @@ def test_the_oldest_are_dropped_only_when_asked(make_local: Make) -> None:
     assert all(starts == sorted(set(starts)) for starts in seen.values()), "what is left comes in order"
 
 
+def test_nothing_is_dropped_where_nobody_plays_ahead(make_here: Make) -> None:
+    envs = attached(make_here, count=3)
+    with envs.stream(steps=4, slots=2, buffers=2, drop_oldest=True) as stream:
+        seen: dict[int, list[float]] = {slot: [] for slot in range(3)}
+        for batch in first(stream, 12):
+            for column, slot in enumerate(batch.slot.tolist()):
+                seen[slot] += batch.obs[1:, column, 1].tolist()
+    assert all(counted == list(range(1, len(counted) + 1)) for counted in seen.values())
+    assert envs.stats()["dropped_steps"] == 0
+
+
+def test_workers_that_are_always_ready_do_not_hold_up_a_stream_that_drops(
+    make_local: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs = attached(make_local, count=2)
+    with envs.stream(steps=2, buffers=3, drop_oldest=True) as stream:
+        receive, looks = stream._receive, itertools.count(1)
+
+        def always_more(limit_s: float) -> bool:
+            assert limit_s or next(looks) <= 3, "no more than one worker can have had"
+            return receive(limit_s) or True
+
+        monkeypatch.setattr(stream, "_receive", always_more)
+        assert next(stream).T == 2
+
+
 @pytest.mark.fault("F36")
 def test_a_slow_worker_does_not_hold_back_the_others(make_local: Make, tmp_path: pathlib.Path) -> None:
     gate = tmp_path / "gate"

@@ -63,6 +63,26 @@ def test_a_replacement_starts_in_a_clean_process(tmp_path: pathlib.Path) -> None
         assert envs.call("cwd")[0] == os.getcwd()
 
 
+class ForkingEnv(CountingEnv):
+    """Forks in its second step; the child raises."""
+
+    def step(self, action: Any) -> Any:
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls == 2 and os.fork() == 0:
+            raise RuntimeError("in the child")
+        return super().step(action)
+
+
+def test_a_forked_child_that_raises_is_no_second_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    with ClusterEnv([lambda: ForkingEnv(0), lambda: CountingEnv(1)], cluster="local:1", on_loss="raise") as envs:
+        envs.reset(seed=1)
+        (pid,) = envs.worker_pids()
+        for number in range(1, 6):
+            assert envs.step(actions(envs))[0].tolist() == [[slot, number] for slot in range(2)]
+        wait_until(lambda: all(ended(child) for child in psutil.Process(pid).children()), LIMIT_S)
+    assert "RuntimeError: in the child" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("cluster", ["local:1", "inproc"])
 def test_an_environment_that_needs_a_display_fails_with_its_own_words(
     monkeypatch: pytest.MonkeyPatch, cluster: str

@@ -237,6 +237,13 @@ def test_without_onnxruntime_auto_falls_back_and_onnx_says_what_to_install(
 # What does not fit.
 
 
+def several(distribution: distributions.MultiCategorical) -> agents.NumpyPolicy:
+    """A NumPy policy of three numbers with this distribution."""
+    policy = agents.NumpyPolicy()
+    vars(policy)["distribution"] = distribution
+    return policy
+
+
 @pytest.mark.parametrize("wrong", [3, "agent", None, agents.CleanRL, object()])
 def test_what_is_no_policy_is_told_what_is(wrong: Any) -> None:
     with pytest.raises(
@@ -255,6 +262,17 @@ def test_what_is_no_policy_is_told_what_is(wrong: Any) -> None:
         (agents.Native(), spaces.Discrete(4), r"Categorical\(n=3.*does not fit.*Discrete\(4\)"),
         (agents.NumpyPolicy(), spaces.Discrete(4), r"Categorical\(n=3.*does not fit.*Discrete\(4\)"),
         (agents.NumpyPolicy(), spaces.Dict(a=THREE), "does not fit"),
+        (agents.NumpyPolicy(), spaces.Discrete(3, start=5), r"from \[0\] to \[2\], and .* from \[5\] to \[7\]"),
+        (
+            several(distributions.MultiCategorical((1, 2))),
+            spaces.MultiDiscrete([2, 1]),
+            r"to \[0, 1\], and .* to \[1, 0\]",
+        ),
+        (
+            several(distributions.MultiCategorical((1, 2))),
+            spaces.MultiDiscrete([1, 2], start=[3, 4]),
+            r"from \[3, 4\] to \[3, 5\]",
+        ),
         (agents.Continuous(kind="lognormal"), TWO_NUMBERS, "action from LogNormal. What can be read"),
         (agents.Continuous(kind="beta"), TWO_NUMBERS, "action from Beta. What can be read"),
     ],

@@ -98,8 +98,8 @@ def _converted(part: Any, target: Array, shape: tuple[int, ...], *, floats: bool
         array = np.asarray(part)
     except Exception as error:  # a tensor on another device, one that needs a gradient, a ragged list
         raise ActionError(
-            f"the actions ({type(part).__name__}) cannot be read as an array: {error}. "
-            "Pass a NumPy array, for example tensor.detach().cpu().numpy()."
+            f"the actions ({type(part).__name__}) cannot be read as an array: {str(error).rstrip('.')}. "
+            "Pass a NumPy array, for example tensor.detach().cpu().numpy(), with .float() before it for bfloat16."
         ) from error
     if array.shape != shape:
         kind = ActionError if array.shape else ActionTypeError

@@ -145,7 +145,7 @@ def make_vec(
     merged = {**spec.kwargs, **kwargs}
     num_envs = check_num_envs(merged.pop("num_envs", num_envs))
     vectorization_mode = merged.pop("vectorization_mode", vectorization_mode)
-    vector_kwargs = dict(merged.pop("vector_kwargs", vector_kwargs) or {})
+    vector_kwargs = _checked_vector_kwargs(merged.pop("vector_kwargs", vector_kwargs))
     wrappers = _checked_wrappers(merged.pop("wrappers", wrappers) or ())
     mode = _vectorization_mode(vectorization_mode)
     base = _without_kwargs(spec)
@@ -218,6 +218,14 @@ def _check_slot_kwargs(slot_kwargs: object, num_envs: int) -> None:
     for slot, own in enumerate(slot_kwargs):
         if not isinstance(own, Mapping):
             raise ConfigTypeError(f"slot_kwargs[{slot}]={own!r} must be a dictionary, as in {{'gravity': 9.81}}.")
+
+
+def _checked_vector_kwargs(vector_kwargs: object) -> dict[str, Any]:
+    if not isinstance(vector_kwargs, (Mapping, type(None))):
+        raise ConfigTypeError(
+            f"vector_kwargs={vector_kwargs!r} must be a dictionary, as in {{'autoreset_mode': 'SameStep'}}, or None."
+        )
+    return dict(vector_kwargs or {})
 
 
 def _checked_wrappers(wrappers: object) -> tuple[Wrapper, ...]:

@@ -22,6 +22,7 @@ from clusterenv.env.batch import assemble
 from clusterenv.env.turns import Pending
 from clusterenv.errors import ConfigError, WorkersMissing
 from clusterenv.node.base import Message
+from clusterenv.node.inproc import InprocNode
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -68,7 +69,11 @@ class Stream:
     ) -> None:
         self._detached, self._turns, self._owner = detached, turns, owner
         self._min_nodes, self._short_since, self._told_s = min_nodes, None, 0.0
-        self._steps, self._slots, self._drop = steps, slots, drop_oldest
+        self._steps, self._slots = steps, slots
+        # Where nobody plays beside the head, nobody is ever ahead of it.
+        self._drop = drop_oldest and not isinstance(detached.engine.node, InprocNode)
+        # So many fragments of a worker may have arrived. One that plays faster than we look has more all the time.
+        self._looks = buffers if self._drop else 0
         self._queue: collections.deque[tuple[Piece, int | None]] = collections.deque()  # fragments with their buffers
         self._unread: collections.Counter[tuple[int, int]] = collections.Counter()  # slots left in (worker, buffer)
         self._orders: dict[int, list[int]] = {}  # the buffers that each worker has been told to fill
@@ -109,8 +114,9 @@ class Stream:
         with self._turns:
             try:
                 with self._detached.tally.time("wait"):
-                    while self._drop and self._receive(0.0):
-                        pass  # what is too old can only be known once all that has arrived was seen
+                    for _ in range(self._looks):  # what is too old is known once all that has arrived was seen
+                        if not self._receive(0.0):
+                            break
                     while (self._ready() < self._slots or self._short_since is not None) and not self._closed:
                         self._receive(_LOOK_S)
                 if not self._closed:

@@ -17,6 +17,8 @@ import numpy as np
 from clusterenv import spaces
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown, words_of
 from clusterenv.policy import graph
+from clusterenv.policy.categorical import Categorical, MultiCategorical
+from clusterenv.policy.discrete import EpsilonGreedy
 from clusterenv.policy.modules import ACCEPTED, TorchActor, state_of
 from clusterenv.policy.on_device import DeviceRuntime, device_of
 from clusterenv.policy.protocol import Distribution, Policy
@@ -231,18 +233,31 @@ def _has(obj: Any, method: str) -> bool:
 
 
 def _check_actions(distribution: Distribution, action_space: Space[Any]) -> None:
-    """The distribution must make actions of the space's shape, from as many choices."""
+    """The distribution must make actions of the space's shape, from the same choices."""
     choices: Any = None
     if isinstance(action_space, gymnasium.spaces.Discrete):
         choices = action_space.n
     elif isinstance(action_space, gymnasium.spaces.MultiDiscrete):
         choices = action_space.nvec.sum()
+    problem = ""
     if distribution.action.shape != action_space.shape or choices not in (None, distribution.size):
+        problem = f"of shape {distribution.action.shape} from {distribution.size} parameters"
+    elif choices is not None and isinstance(distribution, (Categorical, EpsilonGreedy, MultiCategorical)):
+        made, wanted = _first_and_last(distribution), _first_and_last(action_space)
+        if made != wanted:
+            problem = f"from {made[0]} to {made[1]}, and the space has those from {wanted[0]} to {wanted[1]}"
+    if problem:
         raise ConfigError(
-            f"{distribution} does not fit the action space {action_space}: it makes actions of shape "
-            f"{distribution.action.shape} from {distribution.size} parameters. "
+            f"{distribution} does not fit the action space {action_space}: it makes actions {problem}. "
             "clusterenv.policy.distributions.distribution_for(action_space) gives one that fits."
         )
+
+
+def _first_and_last(choices: Any) -> tuple[list[int], list[int]]:
+    """The first and the last choice of every place, as the environment counts them."""
+    counts = np.ravel(choices.nvec if hasattr(choices, "nvec") else choices.n)
+    first = np.ravel(choices.start)
+    return first.tolist(), (first + counts - 1).tolist()
 
 
 def _example_leaves(space: Space[Any]) -> list[Array]:

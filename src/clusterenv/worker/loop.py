@@ -23,6 +23,7 @@ from clusterenv.transport.arena import Arena, Command, Word, next_count
 from clusterenv.transport.channel import Channel, ChannelClosed, pack
 from clusterenv.transport.shared import SharedArrays
 from clusterenv.transport.wake import fence
+from clusterenv.worker import strays
 from clusterenv.worker.memory import OwnMemory
 from clusterenv.worker.report import EnvFailed, Failure, Report, failure_of, packable
 from clusterenv.worker.station import Station
@@ -321,6 +322,7 @@ class WorkerLoop:
 def run_forked(sock: socket.socket) -> None:
     """Run a worker in a freshly forked process and end the process."""
     code = 1
+    strays.guard()
     try:
         main(sock)
         code = 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import cloudpickle
 
 from clusterenv.errors import ResultError, words_of
+from clusterenv.worker.strays import end_if_forked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -112,6 +113,7 @@ class EnvFailed(Exception):
 
 def failure_of(error: Exception, slot: int, doing: str, *, recovered: bool = False) -> Failure:
     """Describe an exception so that it can travel."""
+    end_if_forked(error)
     text = "".join(traceback.format_exception(type(error), error, _users_frames(error.__traceback__)))
     if len(text) > _MAX_TEXT:
         text = text[: _MAX_TEXT // 2] + "\n... (cut) ...\n" + text[-_MAX_TEXT // 2 :]
