@@ -232,6 +232,8 @@ def test_actions_of_a_box(cluster: str) -> None:
         for bad, says in (
             (np.full((2, 2), NAN, np.float32), "row 0 is not a number"),
             (np.array([[0, 0], [0, NAN]]), "row 1 is not a number"),
+            (np.array([[0, 0], [0, 1e300]]), "the action [0.e+000 1.e+300] in row 1 is more than float32"),
+            (np.array([[-1e39, 0], [np.inf, -np.inf]]), "in row 0 is more than float32"),
             (np.zeros((2, 3), np.float32), "(2, 3)"),
             (np.zeros((2, 2), complex), "complex128"),
         ):

@@ -127,6 +127,9 @@ BAD_ATTACHES: dict[str, tuple[Use, type[Exception], str]] = {
     "a class": (lambda envs: envs.attach(Linear), ConfigTypeError, "is not a policy"),
     "None": (lambda envs: envs.attach(None), ConfigTypeError, "NoneType is not a policy"),
     "a function": (lambda envs: envs.attach(lambda obs: 0), ConfigTypeError, "function is not a policy"),
+    "deterministic": (lambda envs: envs.attach(Echo(), deterministic="no"), ConfigTypeError, "deterministic='no' must"),  # type: ignore[arg-type]
+    "measure": (lambda envs: envs.attach(Echo(), measure=None), ConfigTypeError, "measure=None"),  # type: ignore[arg-type]
+    "every_state": (lambda envs: envs.attach(Echo(), every_state=1), ConfigTypeError, "every_state=1"),  # type: ignore[arg-type]
     "seed -1": (lambda envs: envs.attach(Echo(), seed=-1), ConfigError, "seed=-1"),
     "seed 2.5": (lambda envs: envs.attach(Echo(), seed=2.5), ConfigError, "seed=2.5"),  # type: ignore[arg-type]
     "seed True": (lambda envs: envs.attach(Echo(), seed=True), ConfigError, "seed=True"),
@@ -202,6 +205,7 @@ BAD_SIZES: dict[str, tuple[Use, str]] = {
     "stream text": (lambda envs: envs.stream("8"), "steps='8'"),  # type: ignore[arg-type]
     "stream slots": (lambda envs: envs.stream(8, 5), "slots=5 must be between 1 and num_envs=4"),
     "stream slots True": (lambda envs: envs.stream(8, True), "slots=True"),
+    "stream drop_oldest": (lambda envs: envs.stream(8, drop_oldest="no"), "drop_oldest='no'"),  # type: ignore[arg-type]
     "stream buffers": (lambda envs: envs.stream(8, buffers=0), "buffers=0"),
 }
 

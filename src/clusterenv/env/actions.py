@@ -124,7 +124,7 @@ def _check_for(space: Space[Any]) -> Callable[[Array], str | None]:
         start = np.asarray(space.start if space.start is not None else 0)
         return _range_check(start, start + np.asarray(space.nvec) - 1)
     if isinstance(space, gym_spaces.Box) and np.dtype(space.dtype).kind == "f":
-        return _nan_check
+        return _float_check(np.dtype(space.dtype))
     if isinstance(space, gym_spaces.Box) and np.dtype(space.dtype).kind in "iu":
         return _fit_check(np.dtype(space.dtype))
     return lambda array: None
@@ -163,9 +163,27 @@ def _bit_check(array: Array) -> str | None:
     return f"the action {array[slot]} in row {slot} is out of range: the space allows 0 and 1."
 
 
+def _float_check(dtype: np.dtype[Any]) -> Callable[[Array], str | None]:
+    """NaN is no action, and a number that the dtype cannot hold would become infinite; infinities are taken."""
+    largest = float(np.finfo(dtype).max)
+
+    def check(array: Array) -> str | None:
+        if array.dtype.itemsize <= dtype.itemsize:
+            return _nan_check(array)
+        wrong = np.isfinite(array) & (np.abs(array) > largest)
+        if not wrong.any():
+            return _nan_check(array)
+        slot = int(np.argwhere(wrong)[0][0])
+        return f"the action {array[slot]} in row {slot} is more than {dtype}, the dtype of the space, can hold."
+
+    return check
+
+
 def _nan_check(array: Array) -> str | None:
     # A sum is NaN if any value is, unless infinities cancel, which the slower look then tells apart.
-    if not np.isnan(array.sum()) or not np.isnan(array).any():
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = array.sum()
+    if not np.isnan(total) or not np.isnan(array).any():
         return None
     slot = int(np.argwhere(np.isnan(array))[0][0])
     return f"the action {array[slot]} in row {slot} is not a number. Look at the policy that made it."

@@ -116,6 +116,20 @@ def slot_counts(min_slots: object, max_slots: object, in_flight: int) -> None:
         raise ConfigError(f"max_slots={max_slots!r} must be None, or at least min_slots={min_slots}.")
 
 
+def check_flags(**flags: object) -> None:
+    """Refuse what is neither True nor False: a text such as "no" would count as yes, and None as no.
+
+    Example:
+        >>> check_flags(copy=True)
+        >>> check_flags(copy="no")
+        Traceback (most recent call last):
+        clusterenv.errors.ConfigTypeError: copy='no' must be True or False.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, (bool, np.bool_)):
+            raise ConfigTypeError(f"{name}={value!r} must be True or False.")
+
+
 def call_name(name: object) -> str:
     """The name of a method or attribute that may be used by `call`."""
     if not isinstance(name, str) or not name.isidentifier():

@@ -6,6 +6,7 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from clusterenv.env.checks import check_flags
 from clusterenv.env.detached import AttachOptions, Detached
 from clusterenv.env.rollout import rollout
 from clusterenv.env.stream import Stream, check_min_nodes, check_stream
@@ -78,6 +79,7 @@ class Detaching:
                     "a policy on workers needs environments that are stepped one by one; these are vectorised blocks. "
                     "Use step(actions) or send/recv."
                 )
+            check_flags(deterministic=deterministic, measure=measure, every_state=every_state)
             options = AttachOptions(
                 sync=parse_sync(sync),
                 encoding=encoding,

@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
 from clusterenv.env.batch import assemble
+from clusterenv.env.checks import check_flags
 from clusterenv.env.turns import Pending
 from clusterenv.errors import ConfigError, WorkersMissing
 from clusterenv.node.base import Message
@@ -329,7 +330,7 @@ def check_min_nodes(min_nodes: Any, nodes: int) -> None:
         raise ConfigError(f"min_nodes={min_nodes!r} must be a whole number from 1 to the {nodes} nodes of the cluster.")
 
 
-def check_stream(steps: Any, slots: Any, buffers: Any, num_envs: int, *, drop_oldest: bool = False) -> None:
+def check_stream(steps: Any, slots: Any, buffers: Any, num_envs: int, *, drop_oldest: Any = False) -> None:
     """Refuse what makes no stream."""
     for name, value, most in (("steps", steps, None), ("slots", slots, num_envs), ("buffers", buffers, None)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
@@ -337,6 +338,7 @@ def check_stream(steps: Any, slots: Any, buffers: Any, num_envs: int, *, drop_ol
         if value < 1 or (most is not None and value > most):
             limit = "at least 1" if most is None else f"between 1 and num_envs={most}"
             raise ConfigError(f"{name}={value} must be {limit}.")
+    check_flags(drop_oldest=drop_oldest)
     if drop_oldest and buffers < 2:
         raise ConfigError(
             "drop_oldest with buffers=1 would drop every fragment for the next. Use buffers of at least 2."

@@ -149,6 +149,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
 
     def _open(self, plan: opening.Plan, *, copy: bool, infos: str) -> None:
         self.closed = True  # until there is something to close
+        checks.check_flags(copy=copy)
         self._dialect = opening.check_dialect(infos, plan.autoreset_mode)
         self._engine, agreed, mode = opening.open_batch(plan)
         self._turns = Turns(self._engine, type(self).__name__)
