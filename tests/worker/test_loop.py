@@ -381,8 +381,9 @@ def test_a_reset_whose_info_cannot_be_pickled_names_what_it_was(monkeypatch: pyt
 
     with worker(make, monkeypatch) as head:
         reply = head.post("reset", [0, 1, 2], [None] * 3, None)
-        assert reply.error is not None or reply.value.failures
-        assert "cannot be sent" in (reply.error or str(reply.value.failures[0].error))
+        failures = reply.value.failures
+        assert [(failure.slot, failure.doing) for failure in failures] == [(1, "reset"), (2, "reset"), (3, "reset")]
+        assert "cannot be sent" in str(failures[0].error)
 
 
 # The start.

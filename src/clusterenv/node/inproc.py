@@ -10,8 +10,8 @@ import numpy as np
 from clusterenv.node.base import Message
 from clusterenv.node.here import Here
 from clusterenv.transport.arena import Word
-from clusterenv.worker.loop import POLICY_CALLS, Reply, policy_problem
-from clusterenv.worker.report import EnvFailed, Report
+from clusterenv.worker.loop import Reply, answered
+from clusterenv.worker.report import Report
 from clusterenv.worker.station import Station
 
 if TYPE_CHECKING:
@@ -137,14 +137,7 @@ class InprocNode(Here):
         if name == "stream":
             self._forget_orders(worker)  # of a stream whose end was interrupted
             return Reply()
-        try:
-            return Reply(getattr(self._stations[worker], name)(*arguments))
-        except EnvFailed as error:
-            return Reply(failure=error.failure)
-        except Exception as error:  # the user's policy may raise whatever it likes
-            if name not in POLICY_CALLS:
-                raise
-            return Reply(error=policy_problem(error, name))
+        return answered(self._stations[worker], name, arguments)
 
     def _forget_orders(self, worker: int) -> None:
         self._orders = [entry for entry in self._orders if entry[0] != worker]

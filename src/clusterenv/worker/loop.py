@@ -89,12 +89,20 @@ class Reply:
 ObjectActions = dict[int, tuple[int, Any]]
 
 # The requests that run the user's policy.
-POLICY_CALLS = ("attach", "play")
+_POLICY_CALLS = ("attach", "play")
 
 
-def policy_problem(error: Exception, name: str) -> str:
-    """What to tell the head: our own words, or where the user's code raised."""
-    return str(error) if isinstance(error, PolicyError) else failure_of(error, -1, name).traceback
+def answered(station: Station, name: str, arguments: tuple[Any, ...], request: int = SETUP) -> Reply:
+    """Let a station carry out a message. What the user's environments or policy raise is part of the reply."""
+    try:
+        return Reply(getattr(station, name)(*arguments), request=request)
+    except EnvFailed as error:
+        return Reply(failure=error.failure, request=request)
+    except Exception as error:  # the user's policy may raise whatever it likes
+        if name not in _POLICY_CALLS:
+            raise
+        words = str(error) if isinstance(error, PolicyError) else failure_of(error, -1, name).traceback
+        return Reply(error=words, request=request)
 
 
 def main(sock: socket.socket) -> None:
@@ -303,19 +311,12 @@ class WorkerLoop:
         return pack(Reply(request=request))
 
     def _answer_message(self, request: int, name: str, arguments: tuple[Any, ...]) -> bytes:
+        reply = answered(self._station, name, arguments, request)
         try:
-            value = getattr(self._station, name)(*arguments)
-        except EnvFailed as error:
-            return pack(Reply(failure=error.failure, request=request))
-        except Exception as error:  # the user's policy may raise whatever it likes
-            if name not in POLICY_CALLS:
-                raise
-            return pack(Reply(error=policy_problem(error, name), request=request))
-        try:
-            return pack(Reply(value, request=request))
+            return pack(reply)
         except ResultError as error:
-            if isinstance(value, Report):
-                return pack(Reply(packable(value, pack, name), request=request))
+            if isinstance(reply.value, Report):
+                return pack(Reply(packable(reply.value, pack, name), request=request))
             return pack(Reply(error=f"the result of {arguments[1]!r} {error}", request=request))
 
 
