@@ -43,7 +43,7 @@ class LocalNode(Here):
         builders: what builds the block of each worker.
         blocks: the slots of each worker.
         cluster: how the workers are set up.
-        spared: as in the supervisor.
+        spared: whether workers ignore the signals by which an engine ends a node, because the node ends them itself.
     """
 
     def __init__(

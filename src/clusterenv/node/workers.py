@@ -42,7 +42,7 @@ class Workers:
         builders: what builds the block of each worker.
         blocks: the slots of each worker.
         cluster: how the workers are set up.
-        spared: as in the supervisor.
+        spared: whether workers ignore the signals by which an engine ends a node, because the node ends them itself.
 
     Attributes:
         handles: what is known of each worker.
@@ -60,7 +60,8 @@ class Workers:
         check_descriptors(len(blocks), "workers", len(blocks) + _SPARE_DESCRIPTORS)
         self._cluster = cluster
         self._builds = [pickled(build) for build in builders]
-        self._memory = parse_bytes("worker_memory", cluster.worker_memory) if cluster.worker_memory else None
+        limit = cluster.worker_memory
+        self._memory_limit = parse_bytes("worker_memory", limit) if limit else None
         self._cores = sorted(os.sched_getaffinity(0))
         self.spare_core = usable_cores() > len(blocks)
         self.handles = [WorkerHandle(worker, slots) for worker, slots in enumerate(blocks)]
@@ -78,7 +79,7 @@ class Workers:
                 raise
         handle.renew(channel, token)
         build, authkey = self._builds[handle.worker], bytes(multiprocessing.current_process().authkey)
-        setup = Setup(handle.worker, search_path(), self.spare_core, build, self._memory, authkey)
+        setup = Setup(handle.worker, search_path(), self.spare_core, build, self._memory_limit, authkey)
         try:
             channel.send_later(pack(setup))  # what the socket does not hold goes out by `push`
         except ChannelClosed as error:

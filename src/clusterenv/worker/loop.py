@@ -53,7 +53,7 @@ class Setup:
     sys_path: list[str]
     spare_core: bool
     build: bytes  # a pickled callable that returns the block
-    memory: int | None = None  # how many bytes the worker may have for itself
+    memory_limit: int | None = None  # how many bytes the worker may have for itself
     authkey: bytes = b""  # of the head's process: what a multiprocessing manager of the head asks its clients for
 
 
@@ -158,10 +158,11 @@ class WorkerLoop:
         # one goes on from where the bell stands, or its first ring might change nothing.
         self._ring_step = arena.spec.num_workers
         self._ring = arena.bell[0] // self._ring_step * self._ring_step + worker
-        self._row_s = 0.0
+        self._row_s = 0.0  # how long a row took in the last group that `_send` stepped
         self._object_actions: ObjectActions = {}
         self._station = Station(block, arena, worker)
-        self._limit, self._memory = setup.memory, None if setup.memory is None else OwnMemory()
+        self._memory_limit = setup.memory_limit
+        self._memory = None if setup.memory_limit is None else OwnMemory()
         self._outgrown_word = arena.word(worker, Word.MEMORY)
 
     def run(self) -> None:
@@ -174,7 +175,7 @@ class WorkerLoop:
             # GO is read before `want`: a request that arrives during a pass changes GO again and starts another.
             seen = words[self._go]
             command = words[self._command]
-            if self._memory is not None and command != Command.MESSAGE and self._outgrown():
+            if self._memory is not None and command != Command.MESSAGE and self._closed_as_outgrown():
                 return
             if command == Command.STEP:
                 self._step(seen, self._all_rows)
@@ -185,12 +186,12 @@ class WorkerLoop:
             elif not self._message(seen):
                 return
 
-    def _outgrown(self) -> bool:
-        """Whether the environments have taken more memory than this worker may have; if so, they are closed.
+    def _closed_as_outgrown(self) -> bool:
+        """Close the environments if they have taken more memory than this worker may have. Returns whether they have.
 
         Asked before a step, never in one: nothing is lost but the episodes. The head sees us end, and why.
         """
-        if self._memory is None or self._limit is None or (used := self._memory.used()) <= self._limit:
+        if self._memory is None or self._memory_limit is None or (used := self._memory.used()) <= self._memory_limit:
             return False
         self._words[self._outgrown_word] = max(1, used // 2**20)
         self._station.close()
@@ -282,7 +283,7 @@ class WorkerLoop:
         while isinstance(message, dict):  # actions of a step that was given up
             message = self._channel.receive(None)
         name, arguments = message
-        if name == "play" and self._outgrown():
+        if name == "play" and self._closed_as_outgrown():
             return False
         if name == "close":
             self._station.close()
@@ -305,7 +306,7 @@ class WorkerLoop:
         None if this worker has outgrown its memory, and ends.
         """
         while (order := self._channel.receive(None)) is not None:
-            if self._outgrown():
+            if self._closed_as_outgrown():
                 return None
             self._channel.send_packed(self._answer_message(PLAYED, "play", order), None)
         return pack(Reply(request=request))

@@ -8,17 +8,18 @@ import sys
 
 _logger = logging.getLogger(__name__)
 
-_of_process: dict[str, int] = {}  # "worker": the process that is the worker; nothing elsewhere
+_worker_pid: int | None = None  # of the process that is the worker; None elsewhere
 
 
 def guard() -> None:
     """This process is a worker, and what it forks is none."""
-    _of_process["worker"] = os.getpid()
+    global _worker_pid
+    _worker_pid = os.getpid()
 
 
 def end_if_forked(error: BaseException) -> None:
     """End this process if an environment has forked it: it shares memory and channel with the true worker."""
-    if _of_process.get("worker", os.getpid()) == os.getpid():
+    if _worker_pid in (None, os.getpid()):
         return
     _logger.error("a process that an environment forked has raised, and ends", exc_info=error)
     sys.stdout.flush()
