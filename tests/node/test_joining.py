@@ -228,7 +228,7 @@ def test_who_never_stops_sending_garbage_is_turned_away_and_fills_no_memory(
     with on_stage(monkeypatch, theatre) as head:
         assert theatre.words == 1_000
         assert [reason[:27] for reason in theatre.refusals(b"peer 0")] == ["it sent what is no message:"]
-        assert not head.node._joining._kept
+        assert not head.node._joining._goodbyes
         assert sum("a message of a node was dropped" in each for each in caplog.messages) == 1
         assert [host.peer for host in head.node._joining.members] == [b"peer 1", b"peer 7"]
         assert head.node.losses() == []

@@ -65,6 +65,12 @@ class Joining:
     Args:
         cluster: where the nodes are.
         launcher: starts them; None for the one of the cluster's kind.
+
+    Attributes:
+        heads: the addresses that nodes were told to join at.
+        silence_s: after this long without a sign of life a node is lost.
+        beat_s: how often a node gives one.
+        epoch: which head of its run this is.
     """
 
     beats = 5  # signs of life of a node within the silence after which it is lost
@@ -74,14 +80,15 @@ class Joining:
         self.silence_s, self.beat_s = cluster.silence_s, cluster.silence_s / self.beats
         self._launcher = launcher_for(cluster) if launcher is None else launcher
         self._keys, self.epoch = make_keys(), 0
+        self.heads = ""
         self._hub: Hub | None = None
         self._hosts: dict[str, Host] = {}  # by incarnation, those that are welcome
         self._peers: dict[bytes, Host] = {}
         self._wanted = cluster.nodes  # how many more may come in
         self._new: list[Host] = []  # those that have no slots yet
         self._refused: collections.deque[str] = collections.deque(maxlen=10)
-        # Goodbyes that we say for nodes whose successors are already here.
-        self._kept: collections.deque[tuple[Host, m.FromNode | ProtocolError, list[Any]]] = collections.deque()
+        # Goodbyes that we say for nodes whose successors are already here: `receive` hands them out first.
+        self._goodbyes: collections.deque[tuple[Host, m.FromNode | ProtocolError, list[Any]]] = collections.deque()
 
     @property
     def members(self) -> list[Host]:
@@ -105,7 +112,8 @@ class Joining:
             host = _private(host)
             _logger.warning(INSECURE)
         self._hub = hub = Hub(self._keys, host, port, secure=not self._cluster.insecure)
-        self._launcher.start(self._job(host, hub.port))
+        self.heads = self._addresses(host, hub.port)
+        self._launcher.start(self._job(self.heads))
         self._wait_for_all()
         hosts = sorted(self._new, key=lambda host: (host.hello.index is None, host.hello.index or 0, host.name))
         self._new = []
@@ -114,7 +122,7 @@ class Joining:
     def script(self) -> str:
         """What the launcher would run, without keys and with a port of 0 where the head would take a free one."""
         host, port = self._listening()
-        return self._launcher.script(self._job(host, port))
+        return self._launcher.script(self._job(self._addresses(host, port)))
 
     def _listening(self) -> tuple[str, int]:
         if self._cluster.bind:
@@ -122,13 +130,15 @@ class Joining:
             return where.host, where.port
         return (LOOPBACK if isinstance(self._cluster, Tcp) else _EVERYWHERE), 0
 
-    def _job(self, listen: str, port: int) -> NodeJob:
+    def _addresses(self, listen: str, port: int) -> str:
+        """The addresses at which a head that listens here is reached, as one argument of the node program."""
         reachable = own_addresses() if listen in (_EVERYWHERE, "::") else [listen]
+        return ",".join(Address(host, port, not self._cluster.insecure).url for host in reachable)
+
+    def _job(self, heads: str) -> NodeJob:
         insecure = ["--insecure"] if self._cluster.insecure else []
-        heads = ",".join(Address(host, port, not insecure).url for host in reachable)
         imports = [word for module in self._cluster.imports for word in ("--import", module)]
         workers = ["--workers", str(self._cluster.workers)] if self._cluster.workers else []
-        self.heads = heads
         return NodeJob(
             arguments=("--head", heads, *insecure, *imports, *workers),
             keys=self._keys.node.text(),
@@ -159,7 +169,7 @@ class Joining:
         end = None if limit_s is None else time.monotonic() + limit_s
         told_s = time.monotonic()
         while len(self._new) < self._cluster.nodes:
-            self._keep_next()
+            self._take_next()
             now = time.monotonic()
             # Somebody who types the wrong thing by hand tries again.
             refused = self._refused and not isinstance(self._cluster, Join)
@@ -176,18 +186,18 @@ class Joining:
 
     def receive(self, limit_s: float) -> tuple[Host, m.FromNode | ProtocolError, list[Any]] | None:
         """The next message of a member, or what is wrong with it. Who wants to join is let in, or told why not."""
-        if self._kept:
-            return self._kept.popleft()
+        if self._goodbyes:
+            return self._goodbyes.popleft()
         got = self._open().receive(limit_s)
         sorted_out = None if got is None else self._sort(*got)
-        # A node that joins may show that the one before it is gone: see `_kept`.
-        return self._kept.popleft() if sorted_out is None and self._kept else sorted_out
+        # A node that joins may have shown that the one before it is gone.
+        return self._goodbyes.popleft() if sorted_out is None and self._goodbyes else sorted_out
 
     def expect(self, size: int) -> None:
         """Environments and fragments of all nodes have this many bytes; of what they send, some times that may wait."""
         self._open().expect(size)
 
-    def _keep_next(self) -> None:
+    def _take_next(self) -> None:
         """While nodes are waited for: take the next message, which may let one more in."""
         got = self._open().receive(_LOOK_S)
         sorted_out = None if got is None else self._sort(*got)
@@ -195,7 +205,7 @@ class Joining:
             return
         host, message, _ = sorted_out
         host.heard_s = time.monotonic()
-        # Nodes without slots have nothing to say but that they live. It is not kept: that may go on for hours.
+        # Nodes without slots have nothing to say but that they live, maybe for hours. Nobody needs to keep that.
         if isinstance(message, ProtocolError):
             self._turn_away(host, f"it sent what is no message: {message}")
 
@@ -256,7 +266,7 @@ class Joining:
         reason = self._objection(hello)
         if host is not None:
             reason = "it was silent for too long and has been replaced"
-        elif reason is None and self._wanted < 1 and not self._is_vacant(hello):
+        elif reason is None and self._wanted < 1 and not self._takes_its_own_place(hello):
             reason = f"all {self._cluster.nodes} nodes are there already"
         if reason is not None:
             _logger.warning("node %s is refused: %s", hello.name, reason)
@@ -278,8 +288,11 @@ class Joining:
             del self._hosts[host.hello.incarnation]
             self._peers.pop(host.peer, None)
 
-    def _is_vacant(self, hello: m.Hello) -> bool:
-        """Whether the place of a newcomer is free: its engine has started a node again that is lost, or about to be."""
+    def _takes_its_own_place(self, hello: m.Hello) -> bool:
+        """Let a node that its engine has started again take its place, if the one before it is lost or unconnected.
+
+        Nodes before it whose loss nobody has noticed yet leave now. Returns whether it has a place.
+        """
         before = [host for host in self._hosts.values() if host.hello.index == hello.index]
         living = [host for host in before if not host.lost]
         if hello.index is None or not before or any(host.tell(m.Ping()) for host in living):
@@ -290,7 +303,7 @@ class Joining:
                 self._new.remove(host)
                 host.lost = True
             else:
-                self._kept.append((host, m.Leave(reason=reason), []))
+                self._goodbyes.append((host, m.Leave(reason=reason), []))
         return True
 
     def _objection(self, hello: m.Hello) -> str | None:
