@@ -130,13 +130,13 @@ def test_what_waited_for_a_connection_that_is_gone_is_not_sent_twice(node: Node)
 
 
 def test_a_node_that_drains_takes_nothing_new(node: Node) -> None:
-    node.member._stop(signal.SIGTERM, None)
+    node.member._take_signal(signal.SIGTERM, None)
     assert node.turn(build(1)) == []
 
 
 def test_a_drain_comes_to_an_end(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(node.member._service), "idle", property(lambda service: False))
-    node.member._stop(signal.SIGTERM, None)
+    node.member._take_signal(signal.SIGTERM, None)
     node.turn()
     assert not node.member._leaving
     node.turn(after_s=member._DRAIN_S)

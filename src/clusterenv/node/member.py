@@ -50,7 +50,7 @@ _LOOK_S = 0.25
 _GOODBYE_S = 0.5
 # After a signal: how long what is under way may take, and its answers to go out. An engine kills us soon after.
 _DRAIN_S, _LAST_ANSWERS_S = 20.0, 5.0
-# Once there is a connection: a head that is busy learning lets nobody in meanwhile.
+# How long a connected node waits to be let in: a head that is busy learning reads no messages meanwhile.
 _WELCOME_S = 600.0
 # How often a node that keeps trying looks for its head.
 _RETRY_S = 0.5
@@ -159,6 +159,7 @@ class Member:
 
     Attributes:
         epoch: the same, with the head of this connection.
+        let_in: whether that head has let us in.
         abandoned: whether it has ended because the head fell silent.
         interrupted: whether somebody has pressed Ctrl-C.
     """
@@ -169,20 +170,23 @@ class Member:
         self._service = Service(self._send, membership.imports)
         self._outbox: collections.deque[list[Any]] = collections.deque()
         self._incarnation = secrets.token_hex(8)
-        self._connected = self._welcome = self._unheard = False
+        self._connected = self.let_in = False
+        self._unheard = False  # whether the head has not confirmed the last beat yet
         self._silence_s, self._beat_s = _JOIN_S, 2.0
         self._down_since = self._beat_at = time.monotonic()
-        self._why = "told to"
-        self._stopping = self._leaving = False
-        self._drained_by: float | None = None
-        self._noticed, self._look_at = True, 0.0
+        self._why = "told to"  # the node ends, once it does
+        self._leaving = False
+        self._drained_by: float | None = None  # after a signal: until when what is under way may take
+        self._hurried = False  # whether a second signal has come
+        # Connection, signals and clock are looked at when something has come, or else at this time.
+        self._look_now, self._look_at = True, 0.0
 
     def run(self) -> bool:
         """Serve until the end; whether the head has told us to end."""
         before: dict[signal.Signals, Any] = {}
         for number in (*ENGINE_SIGNALS, signal.SIGINT):
             with contextlib.suppress(ValueError):  # not in the main thread: a test
-                before[number] = signal.signal(number, self._stop)
+                before[number] = signal.signal(number, self._take_signal)
         try:
             while not self._service.ended and not self._leaving:
                 self._turn()
@@ -199,18 +203,13 @@ class Member:
                 signal.signal(number, handler)
 
     @property
-    def let_in(self) -> bool:
-        """Whether the head has let us in."""
-        return self._welcome
-
-    @property
     def draining(self) -> bool:
         """Whether it finishes what is under way, and takes nothing new."""
         return self._drained_by is not None
 
-    def _stop(self, number: int, frame: Any) -> None:
+    def _take_signal(self, number: int, frame: Any) -> None:
         """The first signal asks us to finish what is under way, the second to leave at once."""
-        self._stopping, self._noticed = self.draining, True
+        self._hurried, self._look_now = self.draining, True
         self.interrupted = self.interrupted or number == signal.SIGINT
         if self._drained_by is None:
             self._drained_by = time.monotonic() + _DRAIN_S
@@ -219,31 +218,38 @@ class Member:
     def _drained(self) -> bool:
         if self._drained_by is None:
             return False
-        return self._stopping or self._service.idle or time.monotonic() > self._drained_by
+        return self._hurried or self._service.idle or time.monotonic() > self._drained_by
 
     def _over(self) -> bool:
+        """Whether it is time to leave; `_why` says for which reason."""
         if self._drained():
             return True
-        silent_s = 0.0 if self._connected and self._welcome else time.monotonic() - self._down_since
-        limit_s = _WELCOME_S if self._connected and not self._welcome else self._silence_s
-        if silent_s > limit_s:
-            if not self._welcome:
-                raise NoHead(
-                    f"the head at {self._address.url} did not let this node in within {limit_s:.0f} s. Is the key file "
-                    "that of this run?"
-                )
-            self._why = f"the head fell silent for {silent_s:.0f} s"
-            self.abandoned = True
-            return True
-        if self._membership.stdin and _closed(sys.stdin.fileno()):
+        self.abandoned = self._head_is_silent()
+        if not self.abandoned and self._membership.stdin and _closed(sys.stdin.fileno()):
             self._why = "standard input was closed"
             return True
-        return False
+        return self.abandoned
+
+    def _head_is_silent(self) -> bool:
+        """Whether the head that has let us in was not reached for too long. NoHead if it never has let us in."""
+        if self._connected and self.let_in:
+            return False
+        silent_s = time.monotonic() - self._down_since
+        limit_s = _WELCOME_S if self._connected else self._silence_s
+        if silent_s <= limit_s:
+            return False
+        if not self.let_in:
+            raise NoHead(
+                f"the head at {self._address.url} did not let this node in within {limit_s:.0f} s. Is the key file "
+                "that of this run?"
+            )
+        self._why = f"the head fell silent for {silent_s:.0f} s"
+        return True
 
     def _turn(self) -> None:
         """Serve what has come. Between two steps of the environments nothing else is done, except now and then."""
         now = time.monotonic()
-        if self._noticed or self.draining or now >= self._look_at:
+        if self._look_now or self.draining or now >= self._look_at:
             self._look_at = now + _LOOK_S
             self._look_around()
         while (frames := self._link.receive()) is not None:
@@ -255,7 +261,7 @@ class Member:
         if not self._service.stepping:
             limit_s = 0.005 if self._outbox else _LOOK_S
             others = [sys.stdin.fileno()] if self._membership.stdin else []
-            self._noticed = self._link.wait(limit_s, self._service.descriptors(), others)
+            self._look_now = self._link.wait(limit_s, self._service.descriptors(), others)
 
     def _look_around(self) -> None:
         for event in self._link.events():
@@ -272,7 +278,7 @@ class Member:
             if self._connected:  # every attempt that fails is told as well
                 self._connected, self._down_since = False, time.monotonic()
             self._outbox.clear()
-        elif not self._welcome:
+        elif not self.let_in:
             raise LaunchError(f"the head at {self._address.url} {self._refusal}")
 
     @property
@@ -291,7 +297,7 @@ class Member:
     def _take(self, frames: list[Any]) -> None:
         message = m.decode_from_head(frames)
         if isinstance(message, m.Refuse):
-            kind = GivenUp if self._welcome else LaunchError
+            kind = GivenUp if self.let_in else LaunchError
             raise kind(f"the head refused this node: {shown(message.reason)}")
         if isinstance(message, m.Welcome):
             if message.epoch < self.epoch:
@@ -299,7 +305,7 @@ class Member:
                     f"the head at {self._address.url} is an earlier one (epoch {message.epoch}); this node has served "
                     f"epoch {self.epoch}. End that head."
                 )
-            self._welcome = True
+            self.let_in = True
             self.epoch = self._service.epoch = message.epoch
             self._silence_s, self._beat_s = message.silence_s, message.beat_s
         elif isinstance(message, m.Heard):
@@ -318,7 +324,7 @@ class Member:
 
     def _beat(self) -> None:
         now = time.monotonic()
-        ready = self._welcome and self._connected and not self._unheard and not self._outbox
+        ready = self.let_in and self._connected and not self._unheard and not self._outbox
         if ready and now >= self._beat_at:
             self._beat_at = now + self._beat_s
             if self._membership.alive_file:
@@ -341,7 +347,7 @@ class Member:
             workers=mine.workers,
             imports=list(mine.imports),
             epoch=self.epoch,
-            fresh=not self._welcome,
+            fresh=not self.let_in,
         )
 
 
