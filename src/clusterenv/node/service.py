@@ -93,8 +93,10 @@ class Service:
         self._steps: Steps | None = None
         self._errands: list[_Errand] = []
         self._orders: dict[int, collections.deque[tuple[int, int]]] = collections.defaultdict(collections.deque)
-        self._stores: dict[int, _Store] = {}
-        self._fragments: tuple[int, Fragments] | None = None
+        # The head numbers the memories that it lends. Of each kind only the last is kept.
+        self._stores: dict[int, _Store] = {}  # by number, one at most
+        self._fragments: Fragments | None = None
+        self._fragments_number: int | None = None
         self._lives: list[int] = []
         self._told: dict[int, list[Any]] = {}  # losses, by worker, until it is replaced
         self._replacing: dict[int, int] = {}  # the numbers of requests for workers that are being built
@@ -133,7 +135,7 @@ class Service:
 
     def played_steps(self) -> list[int]:
         """How many steps each worker has played with the policy."""
-        return [] if self._fragments is None else [int(count) for count in self._fragments[1].progress]
+        return [] if self._fragments is None else [int(count) for count in self._fragments.progress]
 
     # What arrives.
 
@@ -155,7 +157,7 @@ class Service:
                 self._node.lose(message.worker, message.cause)
         elif isinstance(message, m.Halt):
             if self._fragments is not None:
-                self._fragments[1].stop[:] = 1
+                self._fragments.stop[:] = 1
         elif isinstance(message, m.Again):
             if self._steps is not None:
                 self._steps.show_again()
@@ -205,7 +207,7 @@ class Service:
 
     def _finish_build(self, node: LocalNode, number: int) -> None:
         """Answer once every environment is built, or one cannot be."""
-        self._building = None
+        self._building = None  # also if what follows raises: that is an answer too
         try:
             found = node.started()
         except EnvError as error:
@@ -247,7 +249,7 @@ class Service:
         if name not in ("reset", "call", "set_attr", "play", "stream", "detach"):
             raise ProtocolError(f"there is no message {name!r} for a worker.")
         if name in ("play", "stream") and self._fragments is not None:
-            self._fragments[1].stop[request.worker] = 0
+            self._fragments.stop[request.worker] = 0
         node = self._bound()
         if not node.alive(request.worker):
             self._tell_losses()
@@ -283,13 +285,13 @@ class Service:
 
     def _fragments_memory(self, number: int, data: Any) -> Fragments:
         node = self._local()
-        if self._fragments is None or self._fragments[0] != number:
+        if self._fragments is None or self._fragments_number != number:
             slots = range(node.blocks[0].start, node.blocks[-1].stop)
             made = Fragments.create(fragment_spec_from_data(data, slots, len(node.blocks)))
             if self._fragments is not None:
-                self._fragments[1].close()
-            self._fragments = (number, made)
-        return self._fragments[1]
+                self._fragments.close()
+            self._fragments, self._fragments_number = made, number
+        return self._fragments
 
     def _tell(self, request: m.Tell, frames: Sequence[Any]) -> None:
         node = self._bound()
@@ -371,8 +373,7 @@ class Service:
         if errand.together:
             self._answer(errand.number, CODEC.pack(errand.replies))
         elif errand.replies:
-            (reply,) = errand.replies.values()
-            (worker,) = errand.replies
+            ((worker, reply),) = errand.replies.items()
             self._answer(errand.number, pack_reply(reply, errand.name), self._frames_of(worker, reply))
         else:
             self._answer(errand.number)  # the worker is lost, which the head is told as such
@@ -396,7 +397,7 @@ class Service:
         if isinstance(reply.value, Report):
             return self._stepper().block_frames(block)
         if isinstance(reply.value, Fragment) and self._fragments is not None:
-            return columns_to_frames(self._fragments[1].columns(reply.value.buffer, block))
+            return columns_to_frames(self._fragments.columns(reply.value.buffer, block))
         return []
 
     def _tell_losses(self) -> None:
@@ -427,7 +428,7 @@ class Service:
         for store in self._stores.values():
             store.buffer.memory.close()
         if self._fragments is not None:
-            self._fragments[1].close()
+            self._fragments.close()
 
     def _local(self) -> LocalNode:
         if self._node is None:
