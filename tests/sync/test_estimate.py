@@ -137,7 +137,7 @@ def test_memory_does_not_grow_with_what_is_sent() -> None:
     for size in (1, 100, 10_000, 3):
         subject.observe(0, *rows(size, size))
     assert subject._kept is not None
-    assert [len(column) for column in subject._kept._columns] == [32] * 5
+    assert [len(column) for column in subject._kept.columns()] == [32] * 5
     assert subject.measure(NEW).rows.tolist() == [3, 0]
 
 

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 
 from clusterenv.config import check_seconds
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
+from clusterenv.sync.estimate import DIVERGENCES
 from clusterenv.sync.rules import Decider, Reason, check_whole
 from clusterenv.sync.triggers import WORTH, ForBytes, ForESS, Trigger
 
 if TYPE_CHECKING:
     from clusterenv.sync.rules import Situation
     from clusterenv.sync.versions import Version
-
-DIVERGENCES = ("auto", "logp")
 
 _DEFAULT_THRESHOLD = 0.05
 _FIRST_LOOK = 4
@@ -212,7 +211,8 @@ class APSDecider(Decider):
         super().synced(version, reason, now_s=now_s, nbytes=nbytes)
         self._trigger.synced(now_s, nbytes)
         self._synced_s = now_s
-        self._start_over()
+        self._behind_since_s = None
+        self._held_back.clear()
         if self._newest is not None and self._newest > version:
             # A version came while these weights were under way.
             self._behind_since_s = now_s
@@ -229,10 +229,6 @@ class APSDecider(Decider):
     def _stall(self, stalled: bool) -> Reason | None:
         fires = stalled and self._rule.stall_after is not None and self._trigger.may_stall()
         return Reason.STALL if fires else None
-
-    def _start_over(self) -> None:
-        self._behind_since_s = None
-        self._held_back.clear()
 
 
 def parse_bandwidth(value: float | str) -> float:

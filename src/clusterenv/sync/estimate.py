@@ -8,6 +8,7 @@ comes out, so the number of environments, or of other workers, does not change i
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
     Floats = npt.NDArray[np.float64]
     RuntimeParams = Callable[[Sequence[Array], tuple[Array, ...]], Array]
+
+# What can be compared: the distributions themselves, or only the log-probabilities of the actions.
+DIVERGENCES = ("auto", "logp")
 
 _GOLDEN = 0.6180339887498949
 
@@ -92,14 +96,14 @@ class Estimator:
             check_whole(name, value)
         if budget < workers:
             raise ConfigError(f"budget={budget} rows cannot give each of {workers} workers one. Raise it.")
-        if divergence not in ("auto", "logp"):
-            raise ConfigError(unknown("divergence", str(divergence), ("auto", "logp")))
+        if divergence not in DIVERGENCES:
+            raise ConfigError(unknown("divergence", str(divergence), DIVERGENCES))
         self.rows_each = min(per_worker, budget // workers)
         self._distribution = distribution
         self._by_logp = divergence == "logp"
         self._count = np.zeros(workers, dtype=np.intp)
         self._version: list[Version | None] = [None] * workers
-        self._kept: _Kept | None = None
+        self._kept: _Rows | None = None
         self._fresh = False
 
     @property
@@ -143,9 +147,11 @@ class Estimator:
         if late or len(params) == 0:
             return False
         chosen = _spread(len(params), self.rows_each)
+        seen = _Rows(list(leaves), state, params, actions, logp, slots)
         if self._kept is None:
-            self._kept = _Kept.like(len(self._count), self.rows_each, leaves, state, params, actions, logp, slots)
-        self._kept.store(worker, chosen, [*leaves, *state, params, actions, logp, slots])
+            self._kept = seen.room_for(len(self._count) * self.rows_each)
+        start = worker * self.rows_each
+        self._kept.put(slice(start, start + len(chosen)), seen.at(chosen))
         self._count[worker] = len(chosen)
         self._version[worker] = version if version is not None else held
         self._fresh = True
@@ -168,10 +174,11 @@ class Estimator:
         divergence, ess = np.zeros(len(count)), np.full(len(count), np.nan)
         if self._kept is None or not len(rows):
             return Measurement(divergence, ess, count)
-        kept, dist = self._kept, self._of(rows)
-        new = runtime_params(kept.leaves(rows), kept.state(rows))
-        log_ratio = np.asarray(dist.log_prob(new, kept.actions(rows)), np.float64) - kept.logp(rows)
-        values = _k3(log_ratio) if self._by_logp else dist.divergence(kept.params(rows), new)
+        sample = self._kept.at(rows)
+        distribution = self._for_slots(sample.slots)
+        new = runtime_params(sample.leaves, sample.state)
+        log_ratio = np.asarray(distribution.log_prob(new, sample.actions), np.float64) - sample.logp
+        values = _divergence_by_logp(log_ratio) if self._by_logp else distribution.divergence(sample.params, new)
         known = count > 0
         divergence[known] = self._table(rows, values, 0.0).sum(axis=1)[known] / count[known]
         ess[known] = _effective(self._table(rows, log_ratio, -np.inf)[known]) / count[known]
@@ -196,18 +203,17 @@ class Estimator:
             self._count[chosen] = 0
         rows = self._rows(chosen)
         if self._kept is not None and len(rows):
-            kept = self._kept
-            params = runtime_params(kept.leaves(rows), kept.state(rows))
-            kept.rebase(rows, params, self._of(rows).log_prob(params, kept.actions(rows)))
+            sample = self._kept.at(rows)
+            params = runtime_params(sample.leaves, sample.state)
+            logp = self._for_slots(sample.slots).log_prob(params, sample.actions)
+            self._kept.params[rows], self._kept.logp[rows] = params, logp
         for worker in chosen:
             self._version[worker] = version if version is not None else self._version[worker]
 
-    def _of(self, rows: npt.NDArray[np.intp]) -> Distribution:
-        """The distribution of these rows of the kept arrays."""
+    def _for_slots(self, slots: Array) -> Distribution:
+        """The distribution of rows that belong to these slots."""
         at = getattr(self._distribution, "at", None)
-        if at is None or self._kept is None:
-            return self._distribution
-        found: Distribution = at(self._kept.slots(rows))
+        found: Distribution = self._distribution if at is None else at(slots)
         return found
 
     def _rows(self, workers: Iterable[int]) -> npt.NDArray[np.intp]:
@@ -224,42 +230,43 @@ class Estimator:
         return table.reshape(len(self._count), self.rows_each)
 
 
-class _Kept:
-    """The kept rows of all workers, each column one array [workers * rows_each, ...]."""
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Some rows of what workers saw and did: the arguments of `Estimator.observe`."""
 
-    def __init__(self, each: int, num_leaves: int, columns: list[Array]) -> None:
-        self._each, self._num_leaves, self._columns = each, num_leaves, columns
+    leaves: list[Array]
+    state: tuple[Array, ...]
+    params: Array
+    actions: Array
+    logp: Array
+    slots: Array
 
-    @classmethod
-    def like(cls, workers: int, each: int, leaves: Sequence[Array], state: tuple[Array, ...], *rest: Array) -> _Kept:
-        columns = [np.zeros((workers * each, *column.shape[1:]), column.dtype) for column in (*leaves, *state, *rest)]
-        return cls(each, len(leaves), columns)
+    def at(self, rows: npt.NDArray[np.intp]) -> _Rows:
+        """These rows, copied."""
+        return self._each(lambda column: column[rows])
 
-    def store(self, worker: int, chosen: npt.NDArray[np.intp], columns: list[Array]) -> None:
-        start = worker * self._each
-        for kept, column in zip(self._columns, columns, strict=True):
-            kept[start : start + len(chosen)] = column[chosen]
+    def room_for(self, count: int) -> _Rows:
+        """So many rows of this kind, of zeros."""
+        return self._each(lambda column: np.zeros((count, *column.shape[1:]), column.dtype))
 
-    def leaves(self, rows: npt.NDArray[np.intp]) -> list[Array]:
-        return [column[rows] for column in self._columns[: self._num_leaves]]
+    def put(self, where: slice, other: _Rows) -> None:
+        """Write other rows over these."""
+        for mine, theirs in zip(self.columns(), other.columns(), strict=True):
+            mine[where] = theirs
 
-    def state(self, rows: npt.NDArray[np.intp]) -> tuple[Array, ...]:
-        return tuple(column[rows] for column in self._columns[self._num_leaves : -4])
+    def columns(self) -> list[Array]:
+        """All arrays, with a row for each."""
+        return [*self.leaves, *self.state, self.params, self.actions, self.logp, self.slots]
 
-    def params(self, rows: npt.NDArray[np.intp]) -> Array:
-        return self._columns[-4][rows]
-
-    def actions(self, rows: npt.NDArray[np.intp]) -> Array:
-        return self._columns[-3][rows]
-
-    def logp(self, rows: npt.NDArray[np.intp]) -> Array:
-        return self._columns[-2][rows]
-
-    def slots(self, rows: npt.NDArray[np.intp]) -> Array:
-        return self._columns[-1][rows]
-
-    def rebase(self, rows: npt.NDArray[np.intp], params: Array, logp: Array) -> None:
-        self._columns[-4][rows], self._columns[-2][rows] = params, logp
+    def _each(self, change: Callable[[Array], Array]) -> _Rows:
+        return _Rows(
+            [change(leaf) for leaf in self.leaves],
+            tuple(change(part) for part in self.state),
+            change(self.params),
+            change(self.actions),
+            change(self.logp),
+            change(self.slots),
+        )
 
 
 @functools.lru_cache(maxsize=64)
@@ -277,7 +284,8 @@ def _spread(count: int, most: int) -> npt.NDArray[np.intp]:
     return edges[:-1] + (places * np.diff(edges)).astype(np.intp)
 
 
-def _k3(log_ratio: Floats) -> Floats:
+def _divergence_by_logp(log_ratio: Floats) -> Floats:
+    """For each row, r - 1 - log r: the mean of that is the divergence."""
     with np.errstate(over="ignore"):
         ratio = np.exp(log_ratio)
     return ratio - 1.0 - log_ratio
