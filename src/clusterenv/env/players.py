@@ -122,23 +122,24 @@ class Players:
             for worker in self.everybody:
                 if now[worker] != before[worker]:  # lost and replaced while we waited for others
                     engine.gather.lose(node.blocks[worker], reported=True)
-            bare, blind = self._wanting()
-            if not bare and not blind:
+            without_policy, without_memory = self._unequipped()
+            if not without_policy and not without_memory:
                 return sorted(equipped)
-            equipped |= set(bare)
-            for worker in self._ask(bare, "attach"):
+            equipped |= set(without_policy)
+            for worker in self._lend_and_wait(without_policy, "attach"):
                 self._policies[worker] = now[worker]
-            for worker in self._ask(blind, "share"):
+            for worker in self._lend_and_wait(without_memory, "share"):
                 self._memories[worker] = (now[worker], self.fragments.memory)
             self.replace_lost()
 
-    def _wanting(self) -> tuple[list[int], list[int]]:
-        """Those that are here without the policy, and without the memory."""
+    def _unequipped(self) -> tuple[list[int], list[int]]:
+        """Those that are here without the policy, and those without the memory."""
         here = {w: self._engine.node.incarnation(w) for w in self.everybody if self._engine.recovery.is_here(w)}
-        bare = [worker for worker, life in here.items() if self._policies.get(worker) != life]
+        without_policy = [worker for worker, life in here.items() if self._policies.get(worker) != life]
         memory = self.fragments.memory
+        with_memory = {worker for worker, life in here.items() if self._memories.get(worker) == (life, memory)}
         # Who gets the policy anew forgets the memory.
-        return bare, [w for w, life in here.items() if w in bare or self._memories.get(w) != (life, memory)]
+        return without_policy, [w for w in here if w in without_policy or w not in with_memory]
 
     def equip_replacements(self) -> list[int]:
         """Bring policy and memory to replacements that are built by now; nobody is waited for.
@@ -264,8 +265,8 @@ class Players:
             message, memory = Message(what, (self.fragments.spec,)), self.fragments.memory
         self._engine.node.lend(dict.fromkeys(workers, message), memory)
 
-    def _ask(self, workers: Sequence[int], what: str) -> list[int]:
-        """The same, and wait; returns the workers that have taken it."""
+    def _lend_and_wait(self, workers: Sequence[int], what: str) -> list[int]:
+        """As `_lend`, and wait until it is taken. Returns the workers that have; those that are too slow are lost."""
         node, limit_s = self._engine.node, self._timeouts.start_s
         wanted = [worker for worker in workers if node.alive(worker)]
         node.wait(wanted, limit_s)  # one that is still busy with an interrupted call would mix up the two messages

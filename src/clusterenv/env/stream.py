@@ -54,8 +54,6 @@ class Stream:
         min_nodes: with fewer nodes nothing is handed over.
     """
 
-    _short_since: float | None  # since when there are too few
-
     def __init__(
         self,
         detached: Detached,
@@ -69,7 +67,8 @@ class Stream:
         min_nodes: int = 1,
     ) -> None:
         self._detached, self._turns, self._owner = detached, turns, owner
-        self._min_nodes, self._short_since, self._told_s = min_nodes, None, 0.0
+        self._min_nodes, self._told_s = min_nodes, 0.0
+        self._short_since: float | None = None  # since when there are too few nodes
         self._steps, self._slots = steps, slots
         # Where nobody plays beside the head, nobody is ever ahead of it.
         self._drop = drop_oldest and not isinstance(detached.engine.node, InprocNode)
@@ -118,7 +117,7 @@ class Stream:
                     for _ in range(self._looks):  # what is too old is known once all that has arrived was seen
                         if not self._receive(0.0):
                             break
-                    while (self._ready() < self._slots or self._short_since is not None) and not self._closed:
+                    while (self._slots_ready() < self._slots or self._short_since is not None) and not self._closed:
                         self._receive(_LOOK_S)
                 if not self._closed:
                     return self._batch()
@@ -139,7 +138,7 @@ class Stream:
             except BaseException:
                 self._end()
                 raise
-        return not self._closed and self._short_since is None and self._ready() >= self._slots
+        return not self._closed and self._short_since is None and self._slots_ready() >= self._slots
 
     def __enter__(self) -> Stream:
         return self
@@ -213,7 +212,7 @@ class Stream:
         self._orders[worker].append(buffer)
         self._detached.engine.node.tell(worker, (buffer, True, afresh))
 
-    def _ready(self) -> int:
+    def _slots_ready(self) -> int:
         return sum(len(piece.slots) for piece, _ in self._queue)
 
     def _receive(self, limit_s: float) -> bool:
@@ -238,12 +237,12 @@ class Stream:
         """Nobody plays, since every buffer waits to be read, and yet that is too little for a batch: empty one."""
         players = self._detached.players
         waited_for = players.replacement_pending and not self._detached.engine.recovery.elastic
-        if waited_for or self._ready() >= self._slots or any(self._orders[worker] for worker in self._playing):
+        if waited_for or self._slots_ready() >= self._slots or any(self._orders[worker] for worker in self._playing):
             return
         for index, (piece, buffer) in enumerate(self._queue):
             if buffer is not None and piece.worker in self._playing:
                 self._queue[index] = piece.copied(), None
-                self._read(piece, buffer)
+                self._mark_read(piece, buffer)
                 return
 
     def _check_nodes(self) -> None:
@@ -284,7 +283,7 @@ class Stream:
             if piece.worker == worker:
                 del self._queue[index]
                 self._detached.tally.dropped_steps += self._steps * len(piece.slots)
-                self._read(piece, buffer)
+                self._mark_read(piece, buffer)
                 return
 
     def _batch(self) -> Batch:
@@ -308,11 +307,11 @@ class Stream:
             divergence=detached.divergence,
         )
         for piece, buffer in pieces:
-            self._read(piece, buffer)
+            self._mark_read(piece, buffer)
         detached.handed_over(batch)
         return batch
 
-    def _read(self, piece: Piece, buffer: int | None) -> None:
+    def _mark_read(self, piece: Piece, buffer: int | None) -> None:
         """These slots of a buffer have been read, or dropped; once all have, it can be filled again."""
         if buffer is None:
             return
