@@ -60,7 +60,7 @@ class Engine:
         self._timeouts = timeouts
         self._everybody = list(range(len(node.blocks)))
         self._looked_at = 0.0
-        self.asked = True  # whether the first half of the last call has come to its end
+        self.first_half_done = True  # of the last call; False: an interrupt came before it had asked everybody
         self._sending: Sequence[int] = ()  # the slots of a `send` that was interrupted before it had asked them all
         self._objects: dict[int, Any] = {}  # the last action of each slot, if no array can hold it
         self._posted: list[int] = []
@@ -106,11 +106,11 @@ class Engine:
             multiprocessing.TimeoutError: the user's limit has passed; the step is still under way.
         """
         limit_s = self._timeouts.step_s
-        if not self.asked:
+        if not self.first_half_done:
             self._ask_again()
         late = self.node.wait(self._everybody, limit_s if timeout_s is None else timeout_s)
         if late and timeout_s is not None:
-            raise _late("step_wait", timeout_s)
+            raise _timed_out("step_wait", timeout_s)
         for worker in late:
             self.node.lose(worker, f"no answer to a step within {limit_s} s")
         self._collect()
@@ -130,7 +130,7 @@ class Engine:
         self.node.wait([], self._timeouts.step_s)
         objects = self._object_actions(range(self.arena.spec.num_envs))
         self.node.request(Command.STEP_SOME, self._everybody, objects)
-        self.asked = True
+        self.first_half_done = True
 
     # First come, first served.
 
@@ -217,7 +217,7 @@ class Engine:
 
     def end_reset(self, timeout_s: float | None) -> Report:
         """Wait for the reset. Workers lost on the way are replaced, and their slots reset again."""
-        if not self.asked:
+        if not self.first_half_done:
             self.recovery.must_reset = True
             raise _cut_short("reset")
         report = self._reset_report
@@ -273,7 +273,7 @@ class Engine:
 
     def end_call(self, timeout_s: float | None) -> list[Any]:
         """The results, one per slot that was asked."""
-        if not self.asked:
+        if not self.first_half_done:
             self.drain()  # whoever was asked must have answered before it is asked for anything else
             raise _cut_short("call")
         asked = self.by_worker(self._call_slots)
@@ -325,7 +325,7 @@ class Engine:
         self._replies.update(self.node.replies(waiting, limit_s if timeout_s is None else timeout_s))
         late = [worker for worker in waiting if worker not in self._replies and self.node.alive(worker)]
         if late and timeout_s is not None:
-            raise _late(f"{name}_wait", timeout_s)
+            raise _timed_out(f"{name}_wait", timeout_s)
         for worker in late:
             self.node.lose(worker, f"no answer to {name} within {limit_s} s")
         replies, self._replies, self._posted = self._replies, {}, []
@@ -358,9 +358,9 @@ class Engine:
             self.node.reported = Report()
 
     def count_again(self, *, single: bool) -> None:
-        """After an interrupt: forget what was not asked for.
+        """After an interrupt: count only slots that were really asked for as in flight.
 
-        Of `single` slots also what was reported, if `recv` has handed them over: the rest waits for its own.
+        If `single` slots were under way, by `send`, also drop what was reported of slots that `recv` has handed over.
         """
         self.gather.count_again()
         if single:
@@ -387,7 +387,7 @@ def _cut_short(name: str) -> NoAsyncCallError:
     )
 
 
-def _late(name: str, timeout_s: float) -> multiprocessing.TimeoutError:
+def _timed_out(name: str, timeout_s: float) -> multiprocessing.TimeoutError:
     return multiprocessing.TimeoutError(
         f"The call to `{name}` has timed out after {timeout_s} second(s). It is still under way: call `{name}` "
         "again to wait on, or `reset()` to give it up."

@@ -53,7 +53,8 @@ class Recovery:
         self._budgets = Budgets()
         self._replaced = np.zeros(len(node.blocks), dtype=np.int64)
         self._starting: list[int] = []
-        # Lost, and an interrupt may come before another is started; with the loss as long as nobody has decided on it.
+        # Lost workers, until another is started, so that none is forgotten after an interrupt. With the loss as long as
+        # nobody has decided whether to go on or to raise.
         self._unstarted: dict[int, Loss | None] = {}
         self._left_out: dict[int, Exception] = {}  # those that an elastic stream goes on without, and why
         self.elastic = False
@@ -102,7 +103,7 @@ class Recovery:
 
         Args:
             fresh: those that have had no episode yet. Of one that is lost again before that nothing is to be told.
-            asked: whether their slots that were asked for are answered as lost; otherwise that comes to nothing.
+            asked: whether their slots that were asked for are answered, as lost; otherwise these requests are dropped.
         """
         if self._node.has_losses:
             uninterrupted(self._note_losses, fresh, asked)  # taken from the node and not noted, nobody would see them
@@ -132,10 +133,10 @@ class Recovery:
             self._unstarted.pop(loss.worker, None)
             return
         # A limit on memory is there to be reached; who sets one asks for fresh workers, whatever `on_loss` says.
-        told = self._on_loss is OnLoss.RAISE and loss.fault is not Fault.MEMORY
-        if told or not tolerable:
+        wants_error = self._on_loss is OnLoss.RAISE and loss.fault is not Fault.MEMORY
+        if wants_error or not tolerable:
             self._give_up()
-            raise self.error_of(loss, at, again=not told)
+            raise self.error_of(loss, at, again=not wants_error)
         _logger.warning("worker %d is lost (%s); starting another", loss.worker, loss.cause)
         self.replace(loss.worker)
 
@@ -147,20 +148,20 @@ class Recovery:
         """Lost slots come back truncated; with autoreset in the same step, already in their next episode."""
         while count := len(self._unanswered):  # others may be lost meanwhile
             slots = list(dict.fromkeys(self._unanswered))
-            fresh = Report()
+            of_reset = Report()
             if self._mode is AutoresetMode.SAME_STEP:
                 for slot in slots:
                     self._last_seen.setdefault(slot, self._observations.one(slot))
-                fresh = self._reset_fresh(slots)
-            uninterrupted(self._note_answers, count, slots, fresh, report)
+                of_reset = self._reset_fresh(slots)
+            uninterrupted(self._note_answers, count, slots, of_reset, report)
 
-    def _note_answers(self, count: int, slots: list[int], fresh: Report, report: Report) -> None:
+    def _note_answers(self, count: int, slots: list[int], of_reset: Report, report: Report) -> None:
         infos: list[tuple[int, dict[str, Any]]] = [(slot, {"worker_lost": True}) for slot in slots]
         if self._mode is AutoresetMode.SAME_STEP:
             infos += [(slot, {"final_obs": self._last_seen.pop(slot), "final_info": {}}) for slot in slots]
         # Infos of a slot that is lost after all would tell of a step that the user never sees.
         report.infos = [entry for entry in report.infos if entry[0] not in slots] + infos
-        report.extend(fresh)
+        report.extend(of_reset)
         self._arena.reward[slots] = 0.0
         self._arena.terminated[slots] = False
         self._arena.truncated[slots] = True
@@ -189,7 +190,7 @@ class Recovery:
 
     @property
     def missing(self) -> bool:
-        """Whether anybody is."""
+        """Whether a worker is lost and not back yet, or was left out."""
         return bool(self._starting or self._left_out)
 
     def is_here(self, worker: int) -> bool:

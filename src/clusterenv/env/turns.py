@@ -166,8 +166,8 @@ class Turns:
         if not self.abandoned:
             stream = self.pending is Pending.STREAM
             return " Close the stream first." if stream else f" Call `{self.pending.value}_wait` first."
-        whole = self.pending in (Pending.ROLLOUT, Pending.STREAM)
-        wait = "" if whole else f"`{self.pending.value}_wait` or "
+        unsplit = self.pending in (Pending.ROLLOUT, Pending.STREAM)
+        wait = "" if unsplit else f"`{self.pending.value}_wait` or "
         return f" It is still under way: call {wait}`reset`."
 
     def stream_ended(self, *, cut_short: bool = False) -> None:
@@ -197,14 +197,14 @@ class Turns:
 
     def start(self, call: Pending, ask: Callable[[], None]) -> None:
         """Run the first half of a call. Interrupted, it counts as under way: some workers may have been asked."""
-        self._engine.asked = False
+        self._engine.first_half_done = False
         self.pending = call
         try:
             ask()
         except Exception:
             self.pending = Pending.NOTHING
             raise
-        self._engine.asked = True
+        self._engine.first_half_done = True
 
     def run_unsplit(self, call: Pending, act: Callable[[], Any]) -> Any:
         """Run a call that has no halves."""
