@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Calling:
-    """call, get_attr, set_attr."""
+    """The part of `ClusterEnv` with `call`, `get_attr` and `set_attr`. What is declared here, `ClusterEnv` sets."""
 
     num_envs: int
     _engine: Engine

@@ -15,6 +15,8 @@ from clusterenv.errors import ConfigError
 from clusterenv.sync.parse import parse_sync
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gymnasium import Space
 
     from clusterenv.config import Timeouts
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Detaching:
-    """attach, rollout, stream, publish, stats."""
+    """The part of `ClusterEnv` for attached policies. What is declared here without a value, `ClusterEnv` sets."""
 
     single_observation_space: Space[Any]
     single_action_space: Space[Any]
@@ -35,7 +37,7 @@ class Detaching:
     _engine: Engine
     _turns: Turns
     _timeouts: Timeouts
-    _whole_blocks: Any
+    _whole_blocks: Sequence[range]
     _detached: Detached | None = None
     _stream: weakref.ref[Stream] | None = None
 

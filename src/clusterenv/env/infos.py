@@ -89,6 +89,7 @@ def infos_by_slot(envs: VectorEnv[Any, Any, Any], report: Report, dialect: str) 
     """The infos of each slot as its environment returned them, in that order: for who wants no batch.
 
     A batch has one dtype and one shape for each key, so what comes out of it may be something else than what went in.
+    This takes the arguments of `batch_infos`, in whose place it is used, and needs the report alone.
     """
     listed: dict[int, list[dict[str, Any]]] = {}
     for slot, info in report.infos:
@@ -146,7 +147,7 @@ def _merge_batch(into: dict[str, Any], batch: dict[str, Any], slots: npt.NDArray
         if isinstance(value, dict):
             _merge_batch(into.setdefault(key, {}), value, slots, count)
         else:
-            rows = np.asarray(value) if not isinstance(value, np.ndarray) else value
+            rows = np.asarray(value)
             if rows.shape[:1] != slots.shape:
                 rows = _objects(value, len(slots))
             if key not in into:

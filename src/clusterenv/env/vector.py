@@ -155,16 +155,18 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
         self._turns = Turns(self._engine, type(self).__name__)
         # Runs when the batch is forgotten and when the interpreter ends, whatever happened before.
         self._finalizer = weakref.finalize(self, self._turns.end_all)
-        self.single_observation_space, self.observation_space = agreed[0], agreed[1]
-        self.single_action_space, self.action_space = agreed[2], agreed[3]
+        self.observation_space, self.action_space = agreed.observation_space, agreed.action_space
+        self.single_observation_space = agreed.single_observation_space
+        self.single_action_space = agreed.single_action_space
         self.num_envs, self.copy, self.cluster = plan.num_envs, copy, plan.cluster
         self.observation_mode, self.autoreset_mode = plan.observation_mode, mode
         self.metadata = {**agreed.metadata, "autoreset_mode": mode}
         self.render_mode = agreed.render_mode
         self._whole_blocks = self._engine.node.blocks if plan.autoreset_mode is None else []
         self._timeouts = plan.timeouts
-        skips = mode is AutoresetMode.NEXT_STEP
-        self._actions = Actions(self.single_action_space, self._engine.arena, skips_finished=skips)
+        # Then the step of a slot whose episode is over is a reset, and takes no action.
+        skips_finished = mode is AutoresetMode.NEXT_STEP
+        self._actions = Actions(self.single_action_space, self._engine.arena, skips_finished=skips_finished)
         self._warned_reward = False
         self.closed = False
 
@@ -314,7 +316,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
             ActionError: the actions do not fit; nothing was stepped.
         """
         with self._turns:
-            if self._turns.pending is not Pending.NOTHING:
+            if self._turns.pending is not Pending.NOTHING:  # slots of an earlier `send` may be in flight
                 self._turns.require_idle("send")
             self._turns.need_reset()
             chosen = checks.slot_indices(slots, self.num_envs, name="slots")
@@ -451,7 +453,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any], Calling, Detaching):
             terminate: do not wait for the environments at all.
             **kwargs: ignored, as Gymnasium passes what its wrappers do not know.
         """
-        if not hasattr(self, "_finalizer"):
+        if not hasattr(self, "_finalizer"):  # the constructor raised
             return
         limit = 0.0 if terminate else self._timeouts.close_s if timeout is None else checks.wait_limit(timeout)
         self._turns.take_last()
