@@ -218,11 +218,12 @@ def assemble(
 
 
 def copied(columns: Columns) -> Columns:
-    """The same in memory of its own."""
+    """What a batch takes from these columns, in memory of its own; what it takes only of episode ends is left out."""
     return _joined([columns])
 
 
-# Lists of arrays in a Columns, and what only means something where an episode ended: the batch has it in another form.
+# The lists of arrays in a Columns. And what only means something where an episode ended: `assemble` takes it from the
+# pieces, so joined columns are without it.
 _LISTS = ("obs", "state", "final", "states")
 _SPARSE = ("final", "episode_return", "episode_length")
 
@@ -272,9 +273,10 @@ def _finals(pieces: Sequence[Piece], ended: Sequence[tuple[Array, ...]]) -> list
 
 def _where(pieces: Sequence[Piece], ended: Sequence[tuple[Array, ...]]) -> tuple[Array, Array]:
     """(t, n) in the batch of these episodes' ends."""
-    starts = np.cumsum([0, *(len(piece.slots) for piece in pieces)])
+    sizes = [len(piece.slots) for piece in pieces]
+    starts = np.cumsum([0, *sizes[:-1]])
     times = np.concatenate([at[0] for at in ended])
-    return times, np.concatenate([at[1] + start for at, start in zip(ended, starts, strict=False)])
+    return times, np.concatenate([at[1] + start for at, start in zip(ended, starts, strict=True)])
 
 
 def _episodes(pieces: Sequence[Piece], ended: Sequence[tuple[Array, ...]]) -> Episodes:
@@ -287,4 +289,4 @@ def _episodes(pieces: Sequence[Piece], ended: Sequence[tuple[Array, ...]]) -> Ep
 
 
 def _per_slot(pieces: Sequence[Piece], value: Callable[[Piece], Any], dtype: Any) -> Array:
-    return np.concatenate([np.full(len(piece.slots), value(piece), dtype) for piece in pieces])
+    return np.repeat(np.array([value(piece) for piece in pieces], dtype), [len(piece.slots) for piece in pieces])

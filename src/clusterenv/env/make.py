@@ -57,8 +57,7 @@ class EnvFactory:
             >>> envs.close()
         """
         spec = _find_spec(id)
-        if spec.entry_point is None:
-            raise ConfigError(f"{spec.id} has no entry_point; pass vectorization_mode='vector_entry_point'.")
+        _check_entry_point(spec)
         merged = {**spec.kwargs, **({} if check else {"disable_env_checker": True}), **kwargs}
         return cls(_without_kwargs(spec), merged, _checked_wrappers(wrappers), _module_of(id))
 
@@ -143,6 +142,7 @@ def make_vec(
     """
     spec = _find_spec(id)
     merged = {**spec.kwargs, **kwargs}
+    # The spec of a batch, `envs.spec`, holds these arguments too: whoever passes it here gets the same batch again.
     num_envs = check_num_envs(merged.pop("num_envs", num_envs))
     vectorization_mode = merged.pop("vectorization_mode", vectorization_mode)
     vector_kwargs = _checked_vector_kwargs(merged.pop("vector_kwargs", vector_kwargs))
@@ -158,16 +158,6 @@ def make_vec(
         envs = ClusterEnv(factories, **{**shared, **vector_kwargs})
     envs.spec = _spec_of(base, merged, num_envs, mode, vector_kwargs, wrappers)
     return envs
-
-
-def _module_of(id: str | EnvSpec) -> str:
-    return id.rpartition(":")[0] if isinstance(id, str) else ""
-
-
-def _without_kwargs(spec: EnvSpec) -> EnvSpec:
-    base = copying.deepcopy(spec)
-    base.kwargs = {}
-    return base
 
 
 def make_remote(
@@ -196,8 +186,7 @@ def make_remote(
 
 
 def _factories(model: EnvFactory, slot_kwargs: Sequence[Mapping[str, Any]] | None, num_envs: int) -> list[EnvFactory]:
-    if model.spec.entry_point is None:
-        raise ConfigError(f"{model.spec.id} has no entry_point; pass vectorization_mode='vector_entry_point'.")
+    _check_entry_point(model.spec)
     if slot_kwargs is not None:
         _check_slot_kwargs(slot_kwargs, num_envs)
     factories = []
@@ -208,6 +197,11 @@ def _factories(model: EnvFactory, slot_kwargs: Sequence[Mapping[str, Any]] | Non
             mine.setdefault("disable_env_checker", True)
         factories.append(dataclasses.replace(model, kwargs=mine))
     return factories
+
+
+def _check_entry_point(spec: EnvSpec) -> None:
+    if spec.entry_point is None:
+        raise ConfigError(f"{spec.id} has no entry_point; pass vectorization_mode='vector_entry_point'.")
 
 
 def _check_slot_kwargs(slot_kwargs: object, num_envs: int) -> None:
@@ -257,6 +251,17 @@ def _find_spec(id: object) -> EnvSpec:
     except Exception as error:  # the module before the colon is the user's code
         module = id.partition(":")[0]
         raise ConfigError(f"the module {module!r} of id={id!r} cannot be imported: {named(error)}") from error
+
+
+def _module_of(id: str | EnvSpec) -> str:
+    """The module of "module:id", which registers the environment; "" without one."""
+    return id.rpartition(":")[0] if isinstance(id, str) else ""
+
+
+def _without_kwargs(spec: EnvSpec) -> EnvSpec:
+    base = copying.deepcopy(spec)
+    base.kwargs = {}
+    return base
 
 
 def _vectorization_mode(mode: Any) -> str:

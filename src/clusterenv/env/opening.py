@@ -136,12 +136,14 @@ def check_dialect(infos: object, mode: AutoresetMode | None) -> str:
     """
     if infos not in DIALECTS:
         raise ConfigError(unknown("infos dialect", str(infos), DIALECTS))
-    if infos == OLD_DIALECT and mode is None:
+    if infos != OLD_DIALECT:
+        return str(infos)
+    if mode is None:
         raise ConfigError(
             f"infos={infos!r} cannot be had of vectorised blocks, which write infos themselves. Leave infos= out, or "
             "make a batch of single environments."
         )
-    if infos == OLD_DIALECT and mode and mode is not AutoresetMode.SAME_STEP:
+    if mode is not AutoresetMode.SAME_STEP:
         raise ConfigError(
             f"infos={infos!r} needs autoreset_mode='SameStep', got {mode.value!r}: otherwise there is no 'final_info' "
             "and a script for Gymnasium 0.29 would see no episode end."
