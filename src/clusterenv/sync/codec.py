@@ -214,14 +214,13 @@ def _known_kind(kind: str) -> str:
 
 
 def _read_fp32(spec: WeightSpec, encoded: Encoded, base: Decoded | None) -> Flat:
-    split = _checked_size(encoded, 4 * spec.floats, spec.tail_bytes)
-    vector = np.frombuffer(encoded.payload, "<f4", spec.floats).astype(np.float32)
-    return Flat(vector, encoded.payload[split:])
+    tail = _checked_tail(spec, encoded, bytes_per_float=4)
+    return Flat(np.frombuffer(encoded.payload, "<f4", spec.floats).astype(np.float32), tail)
 
 
 def _read_bf16(spec: WeightSpec, encoded: Encoded, base: Decoded | None) -> Flat:
-    split = _checked_size(encoded, 2 * spec.floats, spec.tail_bytes)
-    return Flat(_from_words(np.frombuffer(encoded.payload, "<u2", spec.floats)), encoded.payload[split:])
+    tail = _checked_tail(spec, encoded, bytes_per_float=2)
+    return Flat(_from_words(np.frombuffer(encoded.payload, "<u2", spec.floats)), tail)
 
 
 def _read_key(spec: WeightSpec, encoded: Encoded, base: Decoded | None) -> Flat:
@@ -242,13 +241,16 @@ def _read_delta(spec: WeightSpec, encoded: Encoded, base: Decoded | None) -> Fla
 _READERS = {"fp32": _read_fp32, "bf16": _read_bf16, "bf16-key": _read_key, "bf16-delta": _read_delta}
 
 
-def _checked_size(encoded: Encoded, floats: int, tail: int) -> int:
-    if len(encoded.payload) != floats + tail:
+def _checked_tail(spec: WeightSpec, encoded: Encoded, *, bytes_per_float: int) -> bytes:
+    """What comes after the floats of an uncompressed payload, whose size is checked."""
+    start = bytes_per_float * spec.floats
+    expected = start + spec.tail_bytes
+    if len(encoded.payload) != expected:
         raise WeightsCorrupt(
             f"the weights of version {encoded.version} ({encoded.kind}) came in {len(encoded.payload)} bytes; "
-            f"this policy's take {floats + tail}."
+            f"this policy's take {expected}."
         )
-    return floats
+    return encoded.payload[start:]
 
 
 def _unpack(spec: WeightSpec, encoded: Encoded) -> tuple[Words, bytes]:
