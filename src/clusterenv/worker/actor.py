@@ -108,7 +108,7 @@ class Actor:
         self._continues = np.zeros(count, dtype=np.bool_)
         self._streams = Streams(attachment.seed, slots)
         self._runtime = attachment.runtime.make()
-        self._version, self._taken = -1, 0
+        self._version, self._taken = -1, 0  # of the weights: their number, and the buffer's count when they were taken
         self._state = tuple(np.zeros((count, *leaf.shape), leaf.dtype) for leaf in attachment.state)
         # Whether the newest observation is the first of an episode.
         self._first = np.zeros(count, dtype=np.bool_)
@@ -248,9 +248,9 @@ class Actor:
         columns.logp[:steps] = self._distribution.log_prob(columns.params[:steps], columns.action[:steps])
 
     def _refuse_nan(self, columns: Columns, steps: int) -> None:
-        """Weights are checked when they are published, what comes of them here: once per fragment, which is cheap.
+        """Raise PolicyError if the policy gave NaN: finite weights may overflow. Once per fragment, which is cheap.
 
-        Before failures of environments are told, since an action that is not a number makes many of them raise.
+        This error comes in place of any failures of environments: an action that is NaN makes many of them raise.
         """
         for name, array in (("params", columns.params), ("logp", columns.logp), ("value", columns.value)):
             if array is not None and (bad := np.isnan(array[:steps])).any():

@@ -6,8 +6,8 @@ The same class runs in a worker process and, for `cluster="inproc"`, in the head
 from __future__ import annotations
 
 import copy
-import functools
 import logging
+import operator
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -63,6 +63,7 @@ class EnvBlock:
         self._rebuild_lost = rebuild
         self._envs = [self._build(row) for row in range(len(slots))]
         self._done = [False] * len(slots)  # slots whose next step is a reset
+        # The last seed of each slot, and how often its environment was replaced since: the next fresh seed follows.
         self._seeds: list[int | None] = [None] * len(slots)
         self._restarts = [0] * len(slots)
         # The seed for the first reset of a fresh environment that takes the place of a lost one.
@@ -138,7 +139,7 @@ class EnvBlock:
                 if info:
                     report.infos.append((first + row, info if type(info) is dict else checked_info(info)))
             except Exception as error:  # the user's code: whatever it raises is reported
-                self._lost(row, _explained(error), report)
+                self._failed_in_step(row, _explained(error), report)
         words[slot_word] = words[writing_word] = -1
         self._take_objects(report)
         return report
@@ -175,12 +176,18 @@ class EnvBlock:
     def set_attr(self, rows: Sequence[int], name: str, values: Sequence[Any]) -> None:
         """Set an attribute of these environments."""
         for row, value in zip(rows, values, strict=True):
-            self._guarded(row, name, functools.partial(_set_attr, name=name, value=value))
+            self._guarded(row, name, operator.methodcaller("set_wrapper_attr", name, value))
 
     def close(self) -> None:
         """Close every environment, also when some raise."""
         for env in self._envs:
             _close_quietly(env)
+
+    def _guarded(self, row: int, doing: str, act: Callable[[Env], Any]) -> Any:
+        try:
+            return act(self._envs[row])
+        except Exception as error:  # the user's code
+            raise EnvFailed(failure_of(error, self.slots.start + row, doing)) from error
 
     def _end_episode(self, row: int, observation: Any, info: Any, report: Report) -> tuple[Any, Any]:
         """An episode has ended: reset now, with the next step, or not at all. Returns what the slot shows now."""
@@ -212,7 +219,7 @@ class EnvBlock:
     # Resets and replacements.
 
     def _reset_env(self, row: int) -> tuple[Any, dict[str, Any]]:
-        """A reset that nobody asked for by name: after the end of an episode, or of a fresh environment."""
+        """A reset without seed and options of the user's: at the end of an episode, or of a fresh environment."""
         seed, self._fresh_seeds[row] = self._fresh_seeds[row], None
         env = self._envs[row]
         result = _checked_reset(env.reset() if seed is None else env.reset(seed=seed))
@@ -240,7 +247,7 @@ class EnvBlock:
                     report.infos.append((slot, info))
                 return
 
-    def _lost(self, row: int, error: Exception, report: Report) -> None:
+    def _failed_in_step(self, row: int, error: Exception, report: Report) -> None:
         """An environment raised in a step: put a fresh one in its place, if that is wanted."""
         slot = self.slots.start + row
         recovered = self._rebuild_lost and self._replace(row, report)
@@ -248,12 +255,12 @@ class EnvBlock:
         if not recovered:
             return
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            self._reset_lost(row, report)
+            self._reset_replacement(row, report)
         self._reward[row], self._terminated[row], self._truncated[row] = 0.0, False, True
         self._done[row] = self.autoreset_mode is AutoresetMode.NEXT_STEP
         report.infos.append((slot, {"worker_lost": True, "env_error": named(error)}))
 
-    def _reset_lost(self, row: int, report: Report) -> None:
+    def _reset_replacement(self, row: int, report: Report) -> None:
         """With autoreset in the same step, a fresh environment shows its first observation at once."""
         slot = self.slots.start + row
         if self._observation:
@@ -306,12 +313,6 @@ class EnvBlock:
         if self._objects:
             report.observations, self._objects[:] = self._objects.copy(), []
 
-    def _guarded(self, row: int, doing: str, act: Callable[[Env], Any]) -> Any:
-        try:
-            return act(self._envs[row])
-        except Exception as error:  # the user's code
-            raise EnvFailed(failure_of(error, self.slots.start + row, doing)) from error
-
 
 def as_reward(value: Any) -> float:
     """A reward as a float: any real number, also as an array or a tensor of one element."""
@@ -330,10 +331,6 @@ def checked_info(info: Any) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise TypeError(f"step() returned {str(info)[:80]!r} ({type(info).__name__}) as info; Gymnasium expects a dict")
     return info
-
-
-def _set_attr(env: Env, name: str, value: Any) -> None:
-    env.set_wrapper_attr(name, value)
 
 
 def _explained(error: Exception) -> Exception:

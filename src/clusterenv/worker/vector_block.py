@@ -86,7 +86,7 @@ class VectorBlock:
             )
             self._store_observation(observation)
             self._reward[:], self._terminated[:], self._truncated[:] = reward, terminated, truncated
-            return self._reported(rows, infos)
+            return self._reported(infos)
         except Exception as error:  # the user's code
             # One environment holds all rows, so there is no single one to put in its place.
             return Report(failures=[failure_of(error, self.slots.start, "step")])
@@ -105,14 +105,14 @@ class VectorBlock:
             mask[list(rows)] = True
             options = {**(options or {}), "reset_mask": mask}
         fresh, self._restart_seeds = self._restart_seeds or [None] * len(self.slots), None
-        known = {row: fresh[row] if seed is None else seed for row, seed in zip(rows, seeds, strict=True)}
-        seed = _together([known.get(row) for row in range(len(self.slots))])
+        seed_of = {row: fresh[row] if seed is None else seed for row, seed in zip(rows, seeds, strict=True)}
+        seed = _together([seed_of.get(row) for row in range(len(self.slots))])
         try:
             observation, infos = self._envs.reset(seed=seed, options=options)
             self._store_observation(observation)
             which = list(rows)
             self._reward[which], self._terminated[which], self._truncated[which] = 0.0, False, False
-            return self._reported(rows, infos)
+            return self._reported(infos)
         except Exception as error:  # the user's code
             return Report(failures=[failure_of(error, self.slots.start, "reset")])
 
@@ -142,7 +142,7 @@ class VectorBlock:
             array[...] = spaces.fitted(part, array.shape, array.dtype)
         self._words[self._writing_word] = -1
 
-    def _reported(self, rows: Sequence[int], infos: dict[str, Any]) -> Report:
+    def _reported(self, infos: dict[str, Any]) -> Report:
         if not infos:
             return Report()
         slots = np.arange(self.slots.start, self.slots.stop)
