@@ -97,7 +97,10 @@ def test_a_fragment_is_not_taken_twice(head: Head, theatre: Theatre, monkeypatch
 def test_a_reply_is_here_or_owed(head: Head, theatre: Theatre) -> None:
     node = head.node
     node.post({0: Message("call", ([0, 1], "attribute", (), {}))})
+    was_here = []
     for where in interrupted_everywhere(node.listen, TAKING, "node/mail.py", opcodes=True):
-        found = node.replies([0], 0.0) if not node._owes(0) else None
-        assert found is None or list(found) == [0], where
+        was_here.append(not node._owes(0))
+        if was_here[-1]:
+            assert list(node.replies([0], 0.0)) == [0], where
         node.post({0: Message("call", ([0, 1], "attribute", (), {}))})
+    assert set(was_here) == {True, False}, "no interrupt came before it, or none after it"

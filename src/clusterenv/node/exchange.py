@@ -91,7 +91,7 @@ class Exchange:
             # The worker may itself be sending. It reads again only when we have taken what it sends.
             handle.channel.send_waking(packed, FRAME_S, wake, lambda: self._receive(handle))
         except (ChannelClosed, ChannelTimeout) as error:
-            self._workers.gone(handle, str(error))
+            self._workers.channel_failed(handle, str(error))
             return False
         except BaseException:
             self._workers.lose(handle.worker, "a message to it was interrupted")  # it may have got half of it
@@ -104,7 +104,7 @@ class Exchange:
             try:
                 handle.channel.send_fd(fd, FRAME_S)
             except (ChannelClosed, ChannelTimeout) as error:
-                self._workers.gone(handle, f"it did not take the {what}: {error}")
+                self._workers.channel_failed(handle, f"it did not take the {what}: {error}")
 
     def played(self, limit_s: float) -> list[tuple[int, Reply]]:
         """The fragments of streaming workers that have arrived; wait for the first at most `limit_s`."""
@@ -169,7 +169,7 @@ class Exchange:
         try:
             packed = handle.channel.peek_packed(FRAME_S)
         except (ChannelClosed, ChannelTimeout) as error:
-            self._workers.gone(handle, f"its channel failed: {error}")
+            self._workers.channel_failed(handle, f"its channel failed: {error}")
             return
         # At once: a report that was read and not counted would be waited for, and its worker given up.
         uninterrupted(self._note, handle, self._loaded(handle, packed))

@@ -121,7 +121,7 @@ class LocalNode(Here):
         try:
             handle.channel.send(binding, FRAME_S)
         except (ChannelClosed, ChannelTimeout) as error:
-            self._workers.gone(handle, f"it did not take the arena: {error}")
+            self._workers.channel_failed(handle, f"it did not take the arena: {error}")
         self._exchange.send_fd(handle, self._bound().fd, "arena")
 
     # Steps.
@@ -259,7 +259,7 @@ class LocalNode(Here):
             handle.started_s = None
             found[worker] = reply if reply.failure or reply.error else None
             if found[worker] is not None:
-                self._workers.record(handle, "its environments could not be built")
+                self._workers.count_as_lost(handle, "its environments could not be built")
             else:
                 self._give_arena(handle, dataclasses.replace(self._binding, fresh_seeds=handle.fresh_seeds))
         return found

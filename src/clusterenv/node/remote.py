@@ -56,6 +56,8 @@ _LOOK_S, _SUSPECT_S = 0.25, 0.5
 _AGAIN_S = 5.0
 # For memory that a node makes once its environments are built, and for the last words before we end a worker.
 _MEMORY_S, _LAST_WORDS_S = 60.0, 1.0
+# How much longer than its limit a wait takes: what comes at the last moment is still on its way, or not read yet.
+_GRACE_S = 1.0
 
 
 class RemoteNode(Waiting):
@@ -74,7 +76,7 @@ class RemoteNode(Waiting):
         self._stepping: set[int] = set()  # hosts in lock step
         self._showing: set[int] = set()  # hosts that were asked to show the rows that they have
         self._looked_s = self._pumped_s = time.monotonic()
-        self._unread = 0  # how many messages are taken at most before hosts are looked after
+        self._read_first = 0  # how many messages are taken at most before hosts are looked after
         self._silent: set[int] = set()  # hosts that were silent for too long at the last look
         self._arena: Arena | None = None
         self._whole: list[WholeNode] = []  # by host
@@ -114,7 +116,7 @@ class RemoteNode(Waiting):
         found: dict[int, Any] = {}
         for host in hosts:
             ask_to_build(host, self._order, limit_s, found)
-        self._until(lambda: len(found) == len(hosts), limit_s, "build their environments", hosts)
+        self._await_hosts(lambda: len(found) == len(hosts), limit_s, "build their environments", hosts)
         for host in hosts:
             raise_remote_start_error(host.name, len(host.blocks), found[host.index])
         return [each for host in hosts for each in found[host.index]]
@@ -132,7 +134,7 @@ class RemoteNode(Waiting):
         bound: dict[int, list[int | None]] = {}
         for host in hosts:
             ask_to_bind(host, spaces, None, bound)
-        self._until(lambda: len(bound) == len(hosts), _MEMORY_S, "make their memory", hosts)
+        self._await_hosts(lambda: len(bound) == len(hosts), _MEMORY_S, "make their memory", hosts)
         self._crew.pids = [pid for host in hosts for pid in bound[host.index]]
 
     # Steps.
@@ -365,13 +367,13 @@ class RemoteNode(Waiting):
         if now - self._pumped_s > 1.0:
             # We were away: hosts seem silent until what they sent meanwhile is read. The socket takes from them by
             # turns, so that however much one of them has sent, the others are heard among the first.
-            self._unread = AT_ONCE
+            self._read_first = AT_ONCE
         self._pumped_s = now
         received = self._joining.receive(min(max(limit_s, 0.0), _LOOK_S))
         if received is not None:
             self._take(*received)
-        self._unread = 0 if received is None else max(0, self._unread - 1)
-        if not self._unread and now - self._looked_s > _LOOK_S:
+        self._read_first = 0 if received is None else max(0, self._read_first - 1)
+        if not self._read_first and now - self._looked_s > _LOOK_S:
             self._looked_s = now
             self._look_after_hosts(now)
         return received is not None
@@ -383,7 +385,7 @@ class RemoteNode(Waiting):
             left_s = _LOOK_S if end is None else end - time.monotonic()
             came = self._pump(left_s)
             # What has arrived by then is still taken, but a node that never stops talking cannot prolong the wait.
-            if left_s <= 0 and (not came or left_s < -_LAST_WORDS_S):
+            if left_s <= 0 and (not came or left_s < -_GRACE_S):
                 return False
         return True
 
@@ -452,7 +454,7 @@ class RemoteNode(Waiting):
                 host.ask_again(now, _AGAIN_S)
                 if now - host.reminded_s > _AGAIN_S and self._arena is not None:
                     host.remind(self._arena, now)
-        self._unread = AT_ONCE if self._silent else 0
+        self._read_first = AT_ONCE if self._silent else 0
 
     def _give_up(self, host: Host, cause: str, fault: Fault = Fault.CRASH) -> None:
         if host.lost or self.closed:
@@ -465,13 +467,13 @@ class RemoteNode(Waiting):
         self._showing.discard(host.index)
         host.give_up(cause, fault)  # last: after an interrupt it is begun again
 
-    def _until(self, done: Callable[[], bool], limit_s: float | None, what: str, hosts: Sequence[Host]) -> None:
+    def _await_hosts(self, done: Callable[[], bool], limit_s: float | None, what: str, hosts: Sequence[Host]) -> None:
         """Wait for something that these hosts do; others may be lost meanwhile, and are dealt with afterwards."""
 
         def waiting() -> bool:
             return not done() and not any(host.lost for host in hosts)
 
-        in_time = self._wait_while(waiting, None if limit_s is None else limit_s + _LAST_WORDS_S)
+        in_time = self._wait_while(waiting, None if limit_s is None else limit_s + _GRACE_S)
         if not done() and (causes := [host.cause for host in hosts if host.lost]):
             raise LaunchError(f"{causes[0]}. {self._joining.last_words()}")
         if not in_time:

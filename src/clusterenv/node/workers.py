@@ -83,7 +83,7 @@ class Workers:
         try:
             channel.send_later(pack(setup))  # what the socket does not hold goes out by `push`
         except ChannelClosed as error:
-            self.gone(handle, f"it did not take its set-up: {error}")
+            self.channel_failed(handle, f"it did not take its set-up: {error}")
 
     def relaunch(self, worker: int, seeds: Sequence[int | None]) -> None:
         """Start a process in the place of one that is lost."""
@@ -108,7 +108,7 @@ class Workers:
             return True
         ended = self.supervisor.exited(handle.token)
         if ended is not None:
-            self.record(handle, ended.describe())
+            self.count_as_lost(handle, ended.describe())
         elif handle.bound:
             self.board.wake_again(handle.worker)
         return ended is not None
@@ -118,21 +118,22 @@ class Workers:
         handle = self.handles[worker]
         if not handle.lost:
             self.supervisor.kill(handle.token)
-            self.record(handle, cause)
+            self.count_as_lost(handle, cause)
 
-    def gone(self, handle: WorkerHandle, cause: str) -> None:
-        """The channel of a worker failed: find out why, make sure that its process is gone, and count it as lost."""
+    def channel_failed(self, handle: WorkerHandle, cause: str) -> None:
+        """Find out why the channel of a worker failed, end its process, and count it as lost."""
         ended = self.supervisor.exited(handle.token, _EXIT_S)
         if ended is None:
             self.supervisor.kill(handle.token)
-        self.record(handle, cause if ended is None else ended.describe())
+        self.count_as_lost(handle, cause if ended is None else ended.describe())
 
-    def record(self, handle: WorkerHandle, cause: str) -> None:
+    def count_as_lost(self, handle: WorkerHandle, cause: str) -> None:
         """Count a worker as lost, once, with what the arena tells about its last moment."""
         if not handle.lost:
-            uninterrupted(self._record, handle, cause)  # marked as lost and not counted, nobody would hear of it
+            # Marked as lost and not counted, nobody would hear of it.
+            uninterrupted(self._count_as_lost, handle, cause)
 
-    def _record(self, handle: WorkerHandle, cause: str) -> None:
+    def _count_as_lost(self, handle: WorkerHandle, cause: str) -> None:
         handle.lost = True
         slot = torn = None
         reported, fault = True, Fault.CRASH
