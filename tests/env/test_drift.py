@@ -267,11 +267,11 @@ def test_a_policy_that_fails_is_named(slope: list[float], complaint: str) -> Non
         subject.measure(broken, policy)
 
 
-@pytest.mark.parametrize(("numbers", "rows"), [(2, 64), (4_000_000 // 20, 20), (10**9, 16)])
-def test_the_larger_the_observations_the_fewer_are_looked_at(numbers: int, rows: int) -> None:
+@pytest.mark.parametrize(("observation_size", "rows"), [(2, 64), (4_000_000 // 20, 20), (10**9, 16)])
+def test_the_larger_the_observations_the_fewer_are_looked_at(observation_size: int, rows: int) -> None:
     policy, broken = Sick(2, CHOICES), Sick(2, CHOICES)
     broken.slope = np.array([200.0, 200.0], np.float32)
-    subject = Subject(policy, numbers=numbers)
+    subject = Subject(policy, observation_size=observation_size)
     subject.drift.observe(0, columns(policy, 40, 4), 0)
     with pytest.raises(PolicyError, match=f"on {rows} observations"):
         subject.measure(broken, policy)

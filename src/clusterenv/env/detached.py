@@ -137,7 +137,7 @@ class Detached:
         name = type(getattr(self._policy, "source", self._policy)).__name__
         self._copies = self._first_copies(options.sync, getattr(self._policy, "on_head", built.make), name)
         self._copy_of = [copy for copy in self._copies for _ in copy.workers]
-        self._measures = options.measure or self._copies[0].decider.threshold is not None
+        self._drift_wanted = options.measure or self._copies[0].decider.threshold is not None
         self._batches = 0
         attachment = Attachment(
             built,
@@ -154,17 +154,19 @@ class Detached:
         self._consider(request=False)
 
     def _first_copies(self, sync: Rule, make_runtime: Callable[[], Runtime], name: str) -> list[_Copy]:
-        distribution, kind = self._policy.distribution, getattr(sync, "divergence", "auto")
-        numbers = sum(math.prod(leaf.shape) for leaf in self._leaves)
-        return [
-            _Copy(
-                host,
-                workers,
-                sync.start(len(workers)),
-                Drift(
-                    len(workers), distribution, self._spec, make_runtime, numbers=numbers, divergence=kind, name=name
-                ),
+        def drift_of(workers: range) -> Drift:
+            return Drift(
+                len(workers),
+                self._policy.distribution,
+                self._spec,
+                make_runtime,
+                observation_size=sum(math.prod(leaf.shape) for leaf in self._leaves),
+                divergence=getattr(sync, "divergence", "auto"),  # only `APS` says what it compares
+                name=name,
             )
+
+        return [
+            _Copy(host, workers, sync.start(len(workers)), drift_of(workers))
             for host, workers in enumerate(self.engine.node.hosts)
         ]
 
@@ -233,7 +235,7 @@ class Detached:
         """A fragment has come back: it tells about the worker's observations and actions."""
         self.tally.fragment(piece.worker, fragment)
         self.tally.applied(int(piece.columns.version[-1, 0]), time.monotonic())
-        if self._measures:
+        if self._drift_wanted:
             copy = self._copy_of[piece.worker]
             copy.drift.observe(piece.worker - copy.workers.start, piece.columns, self.newest.epoch, piece.slots)
 
@@ -276,7 +278,7 @@ class Detached:
 
     def _measure(self) -> None:
         """Estimate how far the workers are from the newest policy, if somebody looks at that."""
-        if not self._measures:
+        if not self._drift_wanted:
             return
         with self.tally.time("estimate"):
             for copy in self._copies:
@@ -317,7 +319,7 @@ class Detached:
         copy.sync_bytes = encoded.nbytes
         self.tally.sync(reason.value, encoded.kind, encoded.nbytes)
         copy.decider.synced(copy.held.version, reason, now_s=time.monotonic(), nbytes=encoded.nbytes)
-        if self._measures:
+        if self._drift_wanted:
             with self.tally.time("estimate"):
                 copy.drift.rebase(copy.held)
 

@@ -39,7 +39,7 @@ class Drift:
         distribution: of the policy.
         spec: of its weights.
         make_runtime: builds what runs it; best the same as on the workers, so that only the weights can differ.
-        numbers: in one observation.
+        observation_size: how many numbers an observation has; of large ones fewer are taken.
         divergence: what is compared, see `APS`.
         name: of the policy, for errors.
 
@@ -57,14 +57,14 @@ class Drift:
         spec: WeightSpec,
         make_runtime: Callable[[], Runtime],
         *,
-        numbers: int = 1,
+        observation_size: int = 1,
         divergence: str = "auto",
         name: str = "the policy",
     ) -> None:
         self.divergence, self.measured = np.zeros(workers), np.full(workers, np.nan)
         self.ess: npt.NDArray[np.float64] | None = None
         self._estimator = Estimator(
-            workers, distribution, per_worker=rows_each(workers, numbers), divergence=divergence
+            workers, distribution, per_worker=rows_each(workers, observation_size), divergence=divergence
         )
         self._distance = Distance(distribution.unit)
         self._spec, self._make_runtime = spec, make_runtime
@@ -154,11 +154,11 @@ class Drift:
         return params
 
 
-def rows_each(workers: int, numbers: int) -> int:
+def rows_each(workers: int, observation_size: int) -> int:
     """How many observations of each worker a measurement takes, if each has so many numbers.
 
     Example:
-        >>> rows_each(workers=2, numbers=8), rows_each(workers=15, numbers=4 * 84 * 84)
+        >>> rows_each(workers=2, observation_size=8), rows_each(workers=15, observation_size=4 * 84 * 84)
         (64, 16)
     """
-    return min(_MOST_ROWS, max(_LEAST_ROWS, _NUMBERS // max(1, workers * numbers)))
+    return min(_MOST_ROWS, max(_LEAST_ROWS, _NUMBERS // max(1, workers * observation_size)))
