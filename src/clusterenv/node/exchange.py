@@ -181,7 +181,7 @@ class Exchange:
             self._workers.board.note_read(handle.worker)
         elif message.request == PLAYED:
             handle.played.append(message)
-        elif message.request == (self._workers.board.asked(handle.worker) if handle.bound else SETUP):
+        elif message.request == self._request_of(handle):
             handle.reply = message
         # Anything else answers a call that was given up.
 
@@ -195,8 +195,11 @@ class Exchange:
             if handle.bound and self._workers.board.unread(handle.worker):
                 problem = failure_of(ResultError(f"what the worker reported {text}"), handle.slots.start, "step")
                 return Report(failures=[problem])
-            request = self._workers.board.asked(handle.worker) if handle.bound else SETUP
-            return Reply(error=f"the result {text}", request=request)
+            return Reply(error=f"the result {text}", request=self._request_of(handle))
+
+    def _request_of(self, handle: WorkerHandle) -> int:
+        """The number of the request that a worker was given last."""
+        return self._workers.board.asked(handle.worker) if handle.bound else SETUP
 
 
 def _readable(handles: Mapping[int, WorkerHandle], poll: select.poll, limit_s: float) -> list[int]:

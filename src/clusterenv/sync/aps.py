@@ -17,7 +17,7 @@ from clusterenv.config import check_seconds
 from clusterenv.errors import ConfigError, ConfigTypeError, unknown
 from clusterenv.sync.estimate import DIVERGENCES
 from clusterenv.sync.rules import Decider, Reason, check_whole
-from clusterenv.sync.triggers import WORTH, ForBytes, ForESS, Trigger
+from clusterenv.sync.triggers import WORTH_A_SYNC, ForBytes, ForESS, Trigger
 
 if TYPE_CHECKING:
     from clusterenv.sync.rules import Situation
@@ -161,7 +161,7 @@ class HeldBack:
         peak_then, newest_then = self._then
         if passed < 2 * self._looked or newest == newest_then:
             return False
-        if WORTH < self.peak < _GROWTH * peak_then:
+        if WORTH_A_SYNC < self.peak < _GROWTH * peak_then:
             return True
         self._look(passed, newest)
         return False
@@ -179,7 +179,7 @@ class APSDecider(Decider):
         self._trigger = rule._trigger()
         # A threshold that is steered must not be driven above where the divergence saturates; one that the user gave
         # stays there if the stall rule is off.
-        self._lowers = rule.stall_after is not None or rule.target_ess is not None
+        self._lowers_threshold = rule.stall_after is not None or rule.target_ess is not None
         self._held_back = HeldBack(rule.stall_after or _FIRST_LOOK)
         self._newest: Version | None = None
         self._behind_since_s: float | None = None
@@ -200,7 +200,7 @@ class APSDecider(Decider):
             self._behind_since_s = situation.now_s
         drifted = self._trigger.fires(situation)
         stalled = self._held_back.update(situation.batches, situation.largest, situation.newest)
-        if stalled and self._lowers:
+        if stalled and self._lowers_threshold:
             self._trigger.saturated(self._held_back.peak)
         if situation.now_s - self._synced_s < self._rule.min_interval_s:
             return None

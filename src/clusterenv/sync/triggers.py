@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clusterenv.sync.rules import Situation
 
 # Less than this is worth no sync, and holds no learner back: an effective sample size of 0.9998.
-WORTH = 1e-4
+WORTH_A_SYNC = 1e-4
 
 # How fast the threshold follows the effective sample size: 0.02 too low shrinks it by a tenth with each batch.
 _ETA = 5.0
@@ -59,7 +59,7 @@ class Trigger:
         self._cap = max(level / 4.0, _LOWEST_THRESHOLD)
 
     def may_stall(self) -> bool:
-        """Whether there are means for a sync that the stall rule asks for."""
+        """Whether weights may move because the learner is held back."""
         return True
 
     def synced(self, now_s: float, nbytes: int) -> None:
@@ -98,7 +98,7 @@ class ForBytes(Trigger):
     """
 
     def __init__(self, bytes_per_s: float) -> None:
-        super().__init__(WORTH)
+        super().__init__(WORTH_A_SYNC)
         self._rate = bytes_per_s
         self._tokens = 0.0
         self._cost = 0
@@ -114,7 +114,7 @@ class ForBytes(Trigger):
         return Reason.BUDGET if self._tokens >= self._cost and situation.largest > self.threshold else None
 
     def saturated(self, level: float) -> None:
-        """What a sync is worth stays what it is."""
+        """Nothing to lower: here the threshold says what a sync is worth, and time decides the rest."""
 
     def may_stall(self) -> bool:
         """A stalled learner may borrow one sync ahead, not more: over time the stall rule keeps to the budget too."""
