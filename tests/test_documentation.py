@@ -57,6 +57,17 @@ def test_a_program_of_the_documentation_runs(page: str, program: str) -> None:
     assert result.returncode == 0, f"{page}:\n{result.stderr}"
 
 
+def test_what_the_readme_shows_of_policies_runs() -> None:
+    (agent,) = (block for block in blocks("docs/migration.md", "python") if "class Agent" in block)
+    (shown,) = (block for block in blocks("README.md", "python") if "envs.attach(agent" in block)
+    # The agent is the reader's own; and the loop would never end.
+    program = agent[: agent.index("envs =")] + shown.replace("    ...", "    break") + "envs.close()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=250, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_guide_lists_every_reason_for_which_weights_move() -> None:
     found = re.search(r"how often weights moved, why: ([a-z, ]+) \|", (ROOT / "docs/guide.md").read_text())
     assert found is not None
