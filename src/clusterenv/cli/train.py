@@ -14,13 +14,13 @@ from rich.console import Console
 
 from clusterenv.cli.direct import direct_stdout, tell
 from clusterenv.cli.dry_run import would_start
-from clusterenv.cli.exits import FAILED, OK, banner, complain
+from clusterenv.cli.exits import FAILED, OK, USAGE, add_note, banner, code_of, complain
 from clusterenv.cli.json_lines import json_line
 from clusterenv.cli.live import JsonSink, LiveSink
 from clusterenv.cli.options import parse
 from clusterenv.clusters import Remote
 from clusterenv.config import parse_cluster
-from clusterenv.errors import ConfigError
+from clusterenv.errors import ClusterEnvError, ConfigError
 from clusterenv.learners.catalog import settings_of
 from clusterenv.learners.common.env_args import secrets_among
 from clusterenv.learners.common.runfolder import RunFolder
@@ -98,6 +98,10 @@ def run(entry: Entry, arguments: list[str]) -> int:
             _say_stopped(entry, _so_far(learner.summary(), start), folder, options.run)
             stop.told = True  # type: ignore[attr-defined]
             raise
+        except (ClusterEnvError, OSError) as error:
+            if not isinstance(error, ClusterEnvError) or code_of(error) != USAGE:
+                _say_how_to_go_on(error, entry, folder)
+            raise
     summary = learner.summary()
     _say_end(summary, settings, folder, options.run)
     missed = settings.target_return is not None and not summary.final_return >= settings.target_return
@@ -168,8 +172,8 @@ def _start(name: str, folder: RunFolder, settings: LearnerConfig) -> Checkpoint:
         raise ConfigError(f"{name} has no checkpoint to go on from. Start it again without --resume.")
     if start.facts["global_step"] + settings.batch_size > settings.total_steps:
         raise ConfigError(
-            f"{name} has spent its budget: {start.facts['global_step']:,} of {settings.total_steps:,} steps. "
-            "Give it a larger one with --total-steps."
+            f"{name} has spent its budget: {start.facts['global_step']:,} of {settings.total_steps:,} steps, and a "
+            f"batch takes {settings.batch_size:,}. Give it a larger one with --total-steps."
         )
     return start
 
@@ -224,8 +228,11 @@ def _say_end(summary: Summary, settings: LearnerConfig, folder: RunFolder, run: 
         return
     scored = len(settings.scored_slots())
     where = "" if scored == settings.num_envs else f" of the {scored} slots that explore least"
+    found = f"return {summary.final_return:.1f} over the last 100 episodes{where}"
+    if math.isnan(summary.final_return):
+        found = f"no return, since no episode{where} has ended"
     tell(
-        f"Done: return {summary.final_return:.1f} over the last 100 episodes{where}. {summary.episodes:,} episodes and "
+        f"Done: {found}. {summary.episodes:,} episodes and "
         f"{summary.steps:,} steps in {summary.seconds:.0f} s ({summary.steps_per_second:,.0f} per second)."
     )
     for name, mean in summary.task_returns.items():
@@ -265,6 +272,18 @@ def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOpti
         tell(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}", _LAST_S)
     else:
         tell("Stopped before the first update; there is nothing to go on from.", _LAST_S)
+
+
+def _say_how_to_go_on(error: Exception, entry: Entry, folder: RunFolder) -> None:
+    """One line behind the error, if there is a checkpoint."""
+    from clusterenv.learners.common.checkpoint import Checkpoints
+
+    if paths := Checkpoints(folder.checkpoints).paths():
+        add_note(
+            error,
+            f"The run's last checkpoint is of {int(paths[-1].stem):,} steps. When this is put right, go on: "
+            f"clusterenv train {entry.name} --resume {_short(folder)}",
+        )
 
 
 def _short(folder: RunFolder) -> str:
