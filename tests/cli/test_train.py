@@ -264,6 +264,19 @@ def test_a_run_that_fails_says_how_to_go_on(
     ]
 
 
+def test_a_run_that_cannot_begin_to_go_on_says_how_to(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(csv.CsvSink, "__init__", fail)
+    assert main(["train", "ppo", "--resume", "runs/latest", "--total-steps", "128", "--quiet"]) == 1
+    assert "\nThe run's last checkpoint is of 64 steps. When this" in capsys.readouterr().err
+
+
 def test_a_file_in_place_of_the_folder_of_all_runs_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     pathlib.Path("runs").write_text("a file")
     assert main(["train", "ppo", *SMALL]) == 2

@@ -55,6 +55,7 @@ def test_a_run_on_a_full_disk_ends_with_one_message(tmp_path: pathlib.Path) -> N
     done = on_disk("size=16k", tmp_path, "-m", "clusterenv", "train", "ppo", *SMALL, "--quiet")
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
+    assert "\nMake room for runs/CartPole-v1__ppo__1__" in done.stderr
     assert "Traceback" not in done.stderr
 
 

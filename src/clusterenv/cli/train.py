@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import errno
 import math
 import os
 from dataclasses import asdict
@@ -98,10 +99,6 @@ def run(entry: Entry, arguments: list[str]) -> int:
             _say_stopped(entry, _so_far(learner.summary(), start), folder, options.run)
             stop.told = True  # type: ignore[attr-defined]
             raise
-        except (ClusterEnvError, OSError) as error:
-            if not isinstance(error, ClusterEnvError) or code_of(error) != USAGE:
-                _say_how_to_go_on(error, entry, folder)
-            raise
     summary = learner.summary()
     _say_end(summary, settings, folder, options.run)
     missed = settings.target_return is not None and not summary.final_return >= settings.target_return
@@ -137,7 +134,7 @@ def _folder(entry: Entry, options: TrainOptions[Any]) -> Iterator[tuple[RunFolde
         now = datetime.datetime.now()
         folder = RunFolder.create(run.runs, env_id=settings.title, algorithm=entry.name, seed=settings.seed, now=now)
         try:
-            with folder.held():
+            with _saying_how_to_go_on(entry, folder), folder.held():
                 folder.write(entry.name, to_table(settings))
                 yield folder, None
         finally:
@@ -146,7 +143,7 @@ def _folder(entry: Entry, options: TrainOptions[Any]) -> Iterator[tuple[RunFolde
                 folder.discard()
     else:
         folder = RunFolder.open(run.resume)
-        with folder.held():
+        with _saying_how_to_go_on(entry, folder), folder.held():
             _check_fixed(run.resume, folder, settings)
             yield folder, _start(run.resume, folder, settings)
 
@@ -274,16 +271,25 @@ def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOpti
         tell("Stopped before the first update; there is nothing to go on from.", _LAST_S)
 
 
-def _say_how_to_go_on(error: Exception, entry: Entry, folder: RunFolder) -> None:
-    """One line behind the error, if there is a checkpoint."""
+@contextlib.contextmanager
+def _saying_how_to_go_on(entry: Entry, folder: RunFolder) -> Iterator[None]:
+    """Add a line to the error with which a run fails: if there is a checkpoint, or the disk is full."""
     from clusterenv.learners.common.checkpoint import Checkpoints
 
-    if paths := Checkpoints(folder.checkpoints).paths():
-        add_note(
-            error,
-            f"The run's last checkpoint is of {int(paths[-1].stem):,} steps. When this is put right, go on: "
-            f"clusterenv train {entry.name} --resume {_short(folder)}",
-        )
+    try:
+        yield
+    except (ClusterEnvError, OSError) as error:
+        if isinstance(error, ClusterEnvError) and code_of(error) == USAGE:
+            raise
+        if paths := Checkpoints(folder.checkpoints).paths():
+            add_note(
+                error,
+                f"The run's last checkpoint is of {int(paths[-1].stem):,} steps. When this is put right, go on: "
+                f"clusterenv train {entry.name} --resume {_short(folder)}",
+            )
+        elif not isinstance(error, ClusterEnvError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            add_note(error, f"Make room for {_short(folder)}, or name another folder with --runs.")
+        raise
 
 
 def _short(folder: RunFolder) -> str:
