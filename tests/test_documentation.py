@@ -13,6 +13,7 @@ import pytest
 
 from clusterenv import make_vec
 from clusterenv.config import OnLoss, parse_on_loss
+from clusterenv.learners import catalog
 from clusterenv.sync.rules import Reason
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -55,6 +56,29 @@ def test_a_program_of_the_documentation_runs(page: str, program: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=250, cwd=ROOT, check=False
     )
     assert result.returncode == 0, f"{page}:\n{result.stderr}"
+
+
+def test_the_guide_says_which_settings_of_networks_a_learner_has() -> None:
+    text = (ROOT / "docs/guide.md").read_text()
+    section = text[text.index("### Networks and memory") : text.index("### How good is it?")]
+    settings = {name.replace("-", "_") for name in re.findall(r"^\| `--([a-z-]+)", section, re.MULTILINE)}
+    found = {name: settings & set(catalog.find(name).config.__dataclass_fields__) for name in LEARNERS}
+    assert [name for name in LEARNERS if found[name] == settings] == ["impala", "impact", "vmpo", "r2d2"]
+    assert "IMPALA, IMPACT, V-MPO and R2D2 take all of these" in section
+    assert settings - found["apex"] == {"lstm", "last_inputs"}
+    assert "Ape-X all but `--lstm` and `--last-inputs`" in section
+    assert found["ppo"] == found["sac"] == {"hidden", "normalize_observations"}
+
+
+def test_what_the_readme_shows_of_policies_runs() -> None:
+    (agent,) = (block for block in blocks("docs/migration.md", "python") if "class Agent" in block)
+    (shown,) = (block for block in blocks("README.md", "python") if "envs.attach(agent" in block)
+    # The agent is the reader's own; and the loop would never end.
+    program = agent[: agent.index("envs =")] + shown.replace("    ...", "    break") + "envs.close()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=250, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_guide_lists_every_reason_for_which_weights_move() -> None:

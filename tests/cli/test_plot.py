@@ -149,3 +149,9 @@ def test_the_interval_is_one_of_95_per_cent() -> None:
     error = levels.std(ddof=1) / np.sqrt(len(levels))
     assert band.mean[0] - band.low[0] == pytest.approx(1.96 * error, rel=0.1)
     assert band.high[0] - band.mean[0] == pytest.approx(1.96 * error, rel=0.1)
+
+
+def test_help_calls_runs_by_their_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plot", "--help"])
+    assert capsys.readouterr().out.startswith("usage: clusterenv plot [-h] RUN... [--metric STR]")

@@ -79,6 +79,13 @@ def test_json_of_a_run_in_which_no_episode_has_ended(capsys: pytest.CaptureFixtu
     assert json.loads(last, parse_constant=pytest.fail)["summary"]["final_return"] is None
 
 
+def test_a_run_in_which_no_episode_has_ended_has_no_return(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", *changed(SMALL, "--rollout-steps", "4", "--total-steps", "16"), "--quiet"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("Done: no return, since no episode has ended. 0 episodes and 16 steps in")
+    assert "nan" not in told
+
+
 def test_tensorboard_files_go_into_the_folder() -> None:
     assert main(["train", "ppo", *SMALL, "--tensorboard", "--quiet"]) == 0
     assert list((latest().path / "events").glob("events.out.*"))
@@ -108,7 +115,7 @@ def test_a_run_goes_on_with_a_larger_budget(capsys: pytest.CaptureFixture[str]) 
     assert latest().read()[1]["total_steps"] == 192
     capsys.readouterr()
     assert main(["train", "ppo", "--resume", "runs/latest"]) == 2
-    assert "has spent its budget: 192 of 192 steps" in capsys.readouterr().err
+    assert "has spent its budget: 192 of 192 steps, and a batch takes 64." in capsys.readouterr().err
 
 
 def test_a_run_without_a_checkpoint_cannot_go_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,6 +245,43 @@ def test_a_run_that_fails_after_its_first_row_keeps_its_folder(monkeypatch: pyte
     monkeypatch.setattr(Checkpoints, "save", fail)
     assert main(["train", "ppo", *SMALL, "--quiet"]) == 1
     assert {step for _, step, _, _ in csv.read(latest().metrics_file)} == {64}
+
+
+def test_a_run_that_fails_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(Checkpoints, "save", fail)
+    assert main(["train", "ppo", "--resume", "runs/latest", "--total-steps", "128", "--quiet"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "OSError: [Errno 28] No space left on device",
+        "The run's last checkpoint is of 64 steps. When this is put right, go on: "
+        f"clusterenv train ppo --resume runs/{latest().path.name}",
+    ]
+
+
+def test_a_run_that_cannot_begin_to_go_on_says_how_to(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    assert main(["train", "ppo", *SMALL, "--quiet"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(csv.CsvSink, "__init__", fail)
+    assert main(["train", "ppo", "--resume", "runs/latest", "--total-steps", "128", "--quiet"]) == 1
+    assert "\nThe run's last checkpoint is of 64 steps. When this" in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_the_folder_of_all_runs_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    pathlib.Path("runs").write_text("a file")
+    assert main(["train", "ppo", *SMALL]) == 2
+    told = capsys.readouterr().err
+    assert told == "ConfigError: --runs 'runs': no folder can be made there: File exists. Name a folder of yours.\n"
 
 
 def test_a_run_does_not_take_the_link_from_one_that_began_later(monkeypatch: pytest.MonkeyPatch) -> None:

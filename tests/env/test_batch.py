@@ -188,3 +188,11 @@ def test_as_tensors() -> None:
     assert tensors.epoch == 2
     made.params[:] = 0.0
     assert tensors.params.any(), "a tensor is no view of what the next rollout overwrites"
+
+
+def test_a_batch_is_shown_in_one_line() -> None:
+    only = piece(0, [0, 1], version=3)
+    ends(only.columns, 1, 0, length=2, total=0.5, last=5.0)
+    torch = pytest.importorskip("torch", reason="needs torch")
+    made = batch(only)
+    assert repr(made) == repr(made.to(torch)) == "Batch(T=4, N=2, episodes ended: 1, versions: 3 to 3)"

@@ -557,3 +557,22 @@ def test_a_script_needs_no_main_guard(tmp_path: pathlib.Path) -> None:
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == ["once", "(2, 2)"], done.stderr
+
+
+@pytest.mark.parametrize("module", ["no_such_module", "no_such_package.envs"])
+def test_a_module_that_is_not_found_is_to_be_installed_or_named(module: str) -> None:
+    with pytest.raises(ConfigError, match=r"Install it, or name its folder in PYTHONPATH \(`PYTHONPATH=\. clusterenv"):
+        make_vec(f"{module}:My-v0", num_envs=2, cluster="inproc")
+
+
+def test_a_module_that_lacks_another_needs_no_path(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module_that_lacks_another.py").write_text("import no_such_module")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="No module named 'no_such_module'") as caught:
+        make_vec("module_that_lacks_another:My-v0", num_envs=2, cluster="inproc")
+    assert "PYTHONPATH" not in str(caught.value)
+
+
+def test_an_unknown_environment_may_be_one_that_a_module_registers() -> None:
+    with pytest.raises(ConfigError, match="name the module that registers it: 'my_module:Xyzzy-v0'"):
+        make_vec("Xyzzy-v0", num_envs=2, cluster="inproc")

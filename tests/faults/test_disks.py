@@ -55,12 +55,15 @@ def test_a_run_on_a_full_disk_ends_with_one_message(tmp_path: pathlib.Path) -> N
     done = on_disk("size=16k", tmp_path, "-m", "clusterenv", "train", "ppo", *SMALL, "--quiet")
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
+    assert "\nMake room for runs/CartPole-v1__ppo__1__" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.fault("F40")
 def test_a_run_that_cannot_write_its_folder_does_not_begin(tmp_path: pathlib.Path) -> None:
     done = on_disk("ro", tmp_path, "-m", "clusterenv", "train", "ppo", *SMALL)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "OSError: [Errno 30] Read-only file system: 'runs'\n"
+    assert done.stderr == (
+        "ConfigError: --runs 'runs': no folder can be made there: Read-only file system. Name a folder of yours.\n"
+    )

@@ -47,3 +47,13 @@ def banner() -> str:
 def complain(text: str) -> None:
     """Write a line to stderr."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201 (this is the command line)
+
+
+def add_note(error: Exception, text: str) -> None:
+    """Add what to do to an error, as `BaseException.add_note` does since Python 3.11."""
+    error.__notes__ = [*notes_of(error), text]
+
+
+def notes_of(error: Exception) -> list[str]:
+    """What was added."""
+    return list(getattr(error, "__notes__", ()))

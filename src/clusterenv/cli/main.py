@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from clusterenv import __version__, extras
-from clusterenv.cli.exits import FAILED, INTERRUPTED, OK, USAGE, Terminated, code_of, complain, say
+from clusterenv.cli.exits import FAILED, INTERRUPTED, OK, USAGE, Terminated, code_of, complain, notes_of, say
 from clusterenv.cli.repeated import refuse_repeated
 from clusterenv.cli.signals import stopped_by_signals
 from clusterenv.errors import ClusterEnvError, ConfigError, unknown
@@ -47,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 complain("Stopped.")
         return stop.code if isinstance(stop, Terminated) else INTERRUPTED
     except ClusterEnvError as error:
-        complain(f"{type(error).__name__}: {error}")
+        complain("\n".join([f"{type(error).__name__}: {error}", *notes_of(error)]))
         return code_of(error)
     except OSError as error:
-        complain(f"{type(error).__name__}: {error}")
+        complain("\n".join([f"{type(error).__name__}: {error}", *notes_of(error)]))
         return FAILED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from matplotlib.figure import Figure
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class PlotOptions:
     """Draw a metric of one or more runs: the mean over seeds, with a 95 % bootstrap interval."""
 
-    runs: tyro.conf.Positional[tuple[str, ...]]
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN...")]
     """folders of runs; those with equal settings are taken together"""
     metric: str = "charts/episodic_return"
     """what to draw"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import errno
 import math
 import os
 from dataclasses import asdict
@@ -14,13 +15,13 @@ from rich.console import Console
 
 from clusterenv.cli.direct import direct_stdout, tell
 from clusterenv.cli.dry_run import would_start
-from clusterenv.cli.exits import FAILED, OK, banner, complain
+from clusterenv.cli.exits import FAILED, OK, USAGE, add_note, banner, code_of, complain
 from clusterenv.cli.json_lines import json_line
 from clusterenv.cli.live import JsonSink, LiveSink
 from clusterenv.cli.options import parse
 from clusterenv.clusters import Remote
 from clusterenv.config import parse_cluster
-from clusterenv.errors import ConfigError
+from clusterenv.errors import ClusterEnvError, ConfigError
 from clusterenv.learners.catalog import settings_of
 from clusterenv.learners.common.env_args import secrets_among
 from clusterenv.learners.common.runfolder import RunFolder
@@ -133,7 +134,7 @@ def _folder(entry: Entry, options: TrainOptions[Any]) -> Iterator[tuple[RunFolde
         now = datetime.datetime.now()
         folder = RunFolder.create(run.runs, env_id=settings.title, algorithm=entry.name, seed=settings.seed, now=now)
         try:
-            with folder.held():
+            with _saying_how_to_go_on(entry, folder), folder.held():
                 folder.write(entry.name, to_table(settings))
                 yield folder, None
         finally:
@@ -142,7 +143,7 @@ def _folder(entry: Entry, options: TrainOptions[Any]) -> Iterator[tuple[RunFolde
                 folder.discard()
     else:
         folder = RunFolder.open(run.resume)
-        with folder.held():
+        with _saying_how_to_go_on(entry, folder), folder.held():
             _check_fixed(run.resume, folder, settings)
             yield folder, _start(run.resume, folder, settings)
 
@@ -168,8 +169,8 @@ def _start(name: str, folder: RunFolder, settings: LearnerConfig) -> Checkpoint:
         raise ConfigError(f"{name} has no checkpoint to go on from. Start it again without --resume.")
     if start.facts["global_step"] + settings.batch_size > settings.total_steps:
         raise ConfigError(
-            f"{name} has spent its budget: {start.facts['global_step']:,} of {settings.total_steps:,} steps. "
-            "Give it a larger one with --total-steps."
+            f"{name} has spent its budget: {start.facts['global_step']:,} of {settings.total_steps:,} steps, and a "
+            f"batch takes {settings.batch_size:,}. Give it a larger one with --total-steps."
         )
     return start
 
@@ -224,8 +225,11 @@ def _say_end(summary: Summary, settings: LearnerConfig, folder: RunFolder, run: 
         return
     scored = len(settings.scored_slots())
     where = "" if scored == settings.num_envs else f" of the {scored} slots that explore least"
+    found = f"return {summary.final_return:.1f} over the last 100 episodes{where}"
+    if math.isnan(summary.final_return):
+        found = f"no return, since no episode{where} has ended"
     tell(
-        f"Done: return {summary.final_return:.1f} over the last 100 episodes{where}. {summary.episodes:,} episodes and "
+        f"Done: {found}. {summary.episodes:,} episodes and "
         f"{summary.steps:,} steps in {summary.seconds:.0f} s ({summary.steps_per_second:,.0f} per second)."
     )
     for name, mean in summary.task_returns.items():
@@ -265,6 +269,27 @@ def _say_stopped(entry: Entry, summary: Summary, folder: RunFolder, run: RunOpti
         tell(f"Stopped at {summary.steps:,} steps; a checkpoint is saved. Go on: {again}", _LAST_S)
     else:
         tell("Stopped before the first update; there is nothing to go on from.", _LAST_S)
+
+
+@contextlib.contextmanager
+def _saying_how_to_go_on(entry: Entry, folder: RunFolder) -> Iterator[None]:
+    """Add a line to the error with which a run fails: if there is a checkpoint, or the disk is full."""
+    from clusterenv.learners.common.checkpoint import Checkpoints
+
+    try:
+        yield
+    except (ClusterEnvError, OSError) as error:
+        if isinstance(error, ClusterEnvError) and code_of(error) == USAGE:
+            raise
+        if paths := Checkpoints(folder.checkpoints).paths():
+            add_note(
+                error,
+                f"The run's last checkpoint is of {int(paths[-1].stem):,} steps. When this is put right, go on: "
+                f"clusterenv train {entry.name} --resume {_short(folder)}",
+            )
+        elif not isinstance(error, ClusterEnvError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            add_note(error, f"Make room for {_short(folder)}, or name another folder with --runs.")
+        raise
 
 
 def _short(folder: RunFolder) -> str:

@@ -92,6 +92,11 @@ class Batch:
     episodes: Episodes
     states: tuple[Any, ...] | None = None
 
+    def __repr__(self) -> str:
+        """What fits into a line: whole arrays would fill the screen."""
+        versions = f"{int(self.version.min())} to {int(self.version.max())}" if self.steps else "none"
+        return f"Batch(T={self.T}, N={self.N}, episodes ended: {len(self.final_at[0])}, versions: {versions})"
+
     @property
     def T(self) -> int:
         """The number of steps."""

@@ -247,10 +247,15 @@ def _find_spec(id: object) -> EnvSpec:
     except gymnasium.error.Error as error:
         near = difflib.get_close_matches(id, gymnasium.registry, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
+        if ":" not in id and not near:
+            hint = f" If it is one of yours, name the module that registers it: 'my_module:{id}'."
         raise ConfigError(f"unknown environment id {id!r}.{hint} {error}") from error
     except Exception as error:  # the module before the colon is the user's code
         module = id.partition(":")[0]
-        raise ConfigError(f"the module {module!r} of id={id!r} cannot be imported: {named(error)}") from error
+        hint, missing = "", getattr(error.__cause__, "name", None)  # Gymnasium raises another in its place
+        if isinstance(error, ModuleNotFoundError) and missing and f"{module}.".startswith(f"{missing}."):
+            hint = " Install it, or name its folder in PYTHONPATH (`PYTHONPATH=. clusterenv ...` for the current one)."
+        raise ConfigError(f"the module {module!r} of id={id!r} cannot be imported: {named(error)}{hint}") from error
 
 
 def _module_of(id: str | EnvSpec) -> str:

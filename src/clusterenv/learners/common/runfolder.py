@@ -50,21 +50,22 @@ class RunFolder:
     def create(
         cls, root: str | os.PathLike[str], *, env_id: str, algorithm: str, seed: int, now: datetime.datetime
     ) -> RunFolder:
-        """Make a fresh folder."""
+        """Make a fresh folder.
+
+        Raises:
+            ConfigError: none can be made there.
+        """
         # "ALE/Pong-v5" and "module:Env-v0" are ids; a folder has neither slash nor colon.
         title = re.sub(r"[^A-Za-z0-9._-]", "-", env_id)[:_MAX_TITLE]
         name = f"{title}__{algorithm}__{seed}__{now:%Y%m%d-%H%M%S}"
         root = pathlib.Path(root)
-        root.mkdir(parents=True, exist_ok=True)
-        number = 1
-        while True:
-            path = root / (name if number == 1 else f"{name}-{number}")
-            try:
-                path.mkdir()
-                break
-            except FileExistsError:  # another run of the same second
-                number += 1
-        return cls(path)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            return cls(_fresh(root, name))
+        except OSError as error:
+            raise ConfigError(
+                f"--runs {os.fspath(root)!r}: no folder can be made there: {error.strerror}. Name a folder of yours."
+            ) from error
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -152,6 +153,19 @@ class RunFolder:
     def read(self) -> tuple[str, dict[str, Any]]:
         """The algorithm and its configuration, as `write` got them."""
         return read_settings(self.settings_file)
+
+
+def _fresh(root: pathlib.Path, name: str) -> pathlib.Path:
+    """A folder that was not there, with a number behind its name if another run of the same second has that name."""
+    number = 1
+    while True:
+        path = root / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
 
 
 def read_settings(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
