@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
 from clusterenv.envs import EPISODE_CONTINUES
 from tests.env.policies import Linear, Memory, WideEnv, wide
@@ -90,3 +91,28 @@ def test_another_policy_in_the_middle_of_a_game_tells_no_return(make: Make) -> N
     envs.rollout(4)
     envs.attach(Linear(), seed=5, sync="on-change")
     assert len(envs.rollout(8).episodes.lengths) == 0
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_an_episode_that_a_step_has_begun_is_seen_from_its_beginning(make: Make, mode: str) -> None:
+    envs = make(wide(2, length=4), autoreset_mode=mode)
+    envs.reset(seed=1)
+    for _ in range(4 + (mode == "NextStep")):  # there the reset is a step of its own
+        obs, *_ = envs.step([0, 0])
+    assert obs[:, 1].tolist() == [0, 0]
+    envs.attach(Linear(), seed=5, sync="on-change")
+    batch = envs.rollout(4)
+    assert batch.first[0].all()
+    assert batch.episodes.lengths.tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("steps", [4, 5])
+def test_a_game_that_others_have_begun_tells_no_return(make: Make, mode: str, steps: int) -> None:
+    envs = make(games(2, length=4), autoreset_mode=mode)
+    envs.reset(seed=1)
+    for _ in range(steps):  # a life ends with the fourth
+        envs.step([0, 0])
+    envs.attach(Linear(), seed=5, sync="on-change")
+    assert envs.rollout(8).episodes.lengths.tolist() == []
+    assert sorted(set(envs.rollout(24).episodes.lengths.tolist())) == [12]

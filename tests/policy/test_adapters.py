@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from clusterenv.errors import ConfigError
+from clusterenv.errors import ConfigError, ConfigTypeError
 from clusterenv.policy import distributions
 from clusterenv.policy.adapters import TorchPolicy, as_policy
 from clusterenv.policy.capture import capture
@@ -409,3 +409,15 @@ def test_a_module_on_an_accelerator_acts_on_the_cpu(runtime: str) -> None:
     found: Any = runner([image], ()).value
     assert np.allclose(found, value.cpu().numpy()[:, 0], atol=1e-3)
     assert all(parameter.is_cuda for parameter in agent.parameters())
+
+
+@pytest.mark.parametrize(
+    "weight", [torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16), [[1], [1, 2]]]
+)
+def test_a_weight_that_is_no_array_is_named(weight: Any) -> None:
+    class Weighted(agents.NumpyPolicy):
+        def weights(self) -> dict[str, Any]:
+            return {**super().weights(), "more": weight}
+
+    with pytest.raises(ConfigTypeError, match=r"Weighted\.weights\(\)\['more'\], a (Tensor|list), is no array"):
+        as_policy(Weighted(), BOX, spaces.Discrete(3))

@@ -140,6 +140,29 @@ def test_observations_may_be_read_only_strided_and_are_not_changed(policy: Any) 
     assert np.allclose(runner([wide[:, ::2]], ()).params, expected, atol=1e-6)
 
 
+class Halving(agents.CleanRL):
+    """Changes the observations that it is given."""
+
+    def get_action_and_value(self, x: Any, action: Any = None) -> Any:
+        return super().get_action_and_value(x.mul_(0.5), action)
+
+
+class HalvingNumpy(agents.NumpyPolicy):
+    def forward(self, weights: Any, obs: Any, state: Any) -> Any:
+        obs *= 0.5
+        return super().forward(weights, obs, state)
+
+
+@pytest.mark.parametrize(("kind", "runtime"), [(Halving, "onnx"), (Halving, "torch"), (HalvingNumpy, "auto")])
+def test_a_policy_that_changes_what_it_sees_does_not_change_what_the_learner_gets(kind: Any, runtime: str) -> None:
+    policy = as_policy(kind(), BOX, THREE, runtime)
+    runner = policy.build().make()
+    runner.load(policy.weights())
+    rows = rows_of(3)
+    runner(rows, ())
+    assert np.array_equal(rows[0], rows_of(3)[0])
+
+
 @pytest.mark.parametrize("runtime", ["onnx", "torch"])
 def test_weights_that_do_not_fit_are_named(runtime: str) -> None:
     policy = as_policy(agents.CleanRL(), BOX, THREE, runtime)

@@ -149,7 +149,16 @@ class NumpyPolicy:
                 f"{type(self.source).__name__}.weights() gave a {type(weights).__name__}; it must give a dictionary of "
                 "arrays by name."
             )
-        return {name: np.array(weight) for name, weight in weights.items()}
+        return {name: self._array(name, weight) for name, weight in weights.items()}
+
+    def _array(self, name: str, weight: Any) -> Array:
+        try:
+            return np.array(weight)
+        except Exception as error:  # of a tensor that is trained, or lies on a device, or of rows of unequal length
+            raise ConfigTypeError(
+                f"{type(self.source).__name__}.weights()[{name!r}], a {type(weight).__name__}, is no array: "
+                f"{words_of(error)}. Give NumPy arrays; of a torch tensor, tensor.detach().float().cpu().numpy()."
+            ) from error
 
     def build(self) -> RuntimeSpec:
         """What travels to the workers."""

@@ -74,10 +74,15 @@ class TorchRuntime:
         torch.set_num_threads(1)
         try:
             with torch.no_grad():
-                params, value, after = self._actor(as_tensors(leaves), as_tensors(state))
+                params, value, after = self._actor(as_tensors(_own(leaves)), as_tensors(state))
         finally:
             torch.set_num_threads(threads)
         return Output(_copied(params), None if value is None else _copied(value), tuple(map(_copied, after)))
+
+
+def _own(leaves: Sequence[Array]) -> list[Array]:
+    """Copies: a policy may change what it is given, and these are views of what the learner will get."""
+    return [leaf.copy() for leaf in leaves]
 
 
 def as_tensors(arrays: Sequence[Array]) -> list[Any]:
@@ -120,7 +125,7 @@ class NumpyRuntime:
         """Act on the leaf arrays of n observations."""
         if self._weights is None:
             raise ConfigError("this policy has no weights yet. Call load(weights) before it acts.")
-        obs = spaces.assemble(self._space, leaves)
+        obs = spaces.assemble(self._space, _own(leaves))
         params, value, after = self._policy.forward(self._weights, obs, state)
         if value is not None:
             value = np.asarray(value, np.float32).reshape(-1)

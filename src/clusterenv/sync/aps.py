@@ -52,7 +52,9 @@ class APS:
             or age. A threshold above a quarter of the level where it stopped is then lowered to that, also if it was
             just reached, and rises again by 2 % with each batch. Batches count, not versions, because one batch may
             give many versions. Less than 0.0001 never counts as a stall: a policy that acts the same holds nobody back.
-        target_ess: steer the threshold so that the effective sample size settles at this share, between 0 and 1.
+        target_ess: steer the threshold so that the effective sample size settles at this share, between 0 and 1. Above
+            it where a policy takes dozens of batches to drift that far: 0.85 instead of 0.7, 0.95 instead of 0.9. Below
+            it where a single batch costs more than that.
         bandwidth: spend this many bytes a second on each node: a number, or a text such as "2MB/s" or "500 KiB/s".
             Age and lag are kept at any price; what they cost is paid back.
 

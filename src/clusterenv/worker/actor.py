@@ -126,15 +126,20 @@ class Actor:
         self._fragments = fragments
         self._buffers = [fragments.columns(buffer, self._block.slots) for buffer in range(fragments.spec.buffers)]
 
-    def forget(self, *, stepped: npt.NDArray[np.intp], fresh: npt.NDArray[np.intp]) -> None:
+    def forget(
+        self, *, stepped: npt.NDArray[np.intp], begun: npt.NDArray[np.intp], fresh: npt.NDArray[np.intp]
+    ) -> None:
         """Somebody else has used the environments: what was known about their episodes is void.
 
         Args:
             stepped: rows that were stepped.
-            fresh: rows that stand at the beginning of an episode, also if they were stepped before.
+            begun: those of them whose last step was the reset after an episode.
+            fresh: rows that were reset, also if they were stepped before.
         """
-        self._whole[stepped] = False
         self._first[stepped] = self._terminated[stepped] | self._truncated[stepped]
+        self._first[begun] = True
+        self._whole[stepped] = self._first[stepped]
+        self._whole[list(self._block.going_on.intersection(stepped.tolist()))] = False
         self._whole[fresh] = self._first[fresh] = True
         self._restart(stepped)
         self._restart(fresh)
@@ -175,6 +180,8 @@ class Actor:
         rows, report = self._block.begin_episodes(mode, every=afresh)
         result.failures += report.failures
         self._first[rows], self._whole[rows] = True, True
+        if not afresh:  # a game goes on that somebody else has played
+            self._whole[[row for row in rows if row in self._block.going_on]] = False
         self._restart(rows)
         for stored, now in zip(columns.obs, self._observation, strict=True):
             stored[0] = now

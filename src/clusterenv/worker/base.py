@@ -39,6 +39,9 @@ class Block(Protocol):
     def step(self, rows: Sequence[int], actions: Sequence[Any]) -> Report:
         """Step these rows once, each with its action."""
 
+    def owing(self, rows: Sequence[int]) -> list[int]:
+        """Those of these rows whose next step is a reset, as far as that is known."""
+
     def reset(self, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> Report:
         """Reset these rows, each with its seed."""
 

@@ -17,6 +17,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from clusterenv import spaces
 from clusterenv.cluster.restart import fresh_seed
+from clusterenv.envs import EPISODE_CONTINUES
 from clusterenv.errors import named, words_of
 from clusterenv.transport.arena import Word
 from clusterenv.worker.describe import WRAPPER_CLASSES, BlockDescription, describe_envs, wrapper_classes
@@ -63,6 +64,8 @@ class EnvBlock:
         self._rebuild_lost = rebuild
         self._envs = [self._build(row) for row in range(len(slots))]
         self._done = [False] * len(slots)  # slots whose next step is a reset
+        # Rows whose last episode, which a step has ended, goes on in the next: a life of a game.
+        self.going_on: set[int] = set()
         # The last seed of each slot, and how often its environment was replaced since: the next fresh seed follows.
         self._seeds: list[int | None] = [None] * len(slots)
         self._restarts = [0] * len(slots)
@@ -144,6 +147,11 @@ class EnvBlock:
         self._take_objects(report)
         return report
 
+    def owing(self, rows: Sequence[int]) -> list[int]:
+        """Those of these rows whose next step is a reset."""
+        done = self._done
+        return [row for row in rows if done[row]] if True in done else []
+
     def reset(self, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> Report:
         """Reset these rows, each with its seed."""
         report = Report()
@@ -194,6 +202,10 @@ class EnvBlock:
         if self.keep_final is not None:
             self.keep_final(row, observation, info)
             return self._next_episode(row, report)
+        if isinstance(info, dict) and info.get(EPISODE_CONTINUES):
+            self.going_on.add(row)
+        else:
+            self.going_on.discard(row)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             # Copies, because many environments reuse their buffers in the reset that follows.
             final = {"final_obs": _snapshot(observation), "final_info": _snapshot(info)}
@@ -285,6 +297,7 @@ class EnvBlock:
             report.failures.append(error.failure)
             return False
         self._restarts[row] += 1
+        self.going_on.discard(row)
         self._fresh_seeds[row] = fresh_seed(self._seeds[row], self.slots.start + row, self._restarts[row])
         return True
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from clusterenv.worker.actor import Attachment, Fragment
     from clusterenv.worker.base import Block, ResetOptions
 
+# What the last step of a row was.
+_STEPPED, _BEGUN = 1, 2
+
 
 class Station:
     """Answers messages.
@@ -42,9 +45,9 @@ class Station:
         self._actor: Actor | None = None
         self._memory: list[SharedArrays] = []
         self._fragments: SharedArrays | None = None
-        # What others have done to the environments since an actor last played: the rows they have stepped, and those
-        # that stand at the beginning of an episode.
-        self._stepped = np.zeros(len(block.slots), dtype=np.bool_)
+        # What others have done to the environments since an actor last played: the rows they have stepped (and whether
+        # the last step was the reset after an episode), and those that they have reset.
+        self._stepped = np.zeros(len(block.slots), dtype=np.int8)
         self._fresh = np.zeros(len(block.slots), dtype=np.bool_)
         self._idle_since: float | None = None  # the end of the last fragment
 
@@ -52,7 +55,9 @@ class Station:
         """Somebody else steps these rows."""
         # All of them is the usual case, and as a slice four times as fast.
         which: Any = slice(None) if len(rows) == len(self._stepped) else rows
-        self._stepped[which], self._fresh[which] = True, False
+        self._stepped[which], self._fresh[which] = _STEPPED, False
+        if begun := self._block.owing(rows):
+            self._stepped[begun] = _BEGUN
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int | None], options: ResetOptions) -> Report:
         """Reset these rows, with one dictionary of options for all of them or a list with one for each."""
@@ -92,8 +97,9 @@ class Station:
         actor = self._attached()
         idle_s = 0.0 if self._idle_since is None else time.perf_counter() - self._idle_since
         if self._stepped.any() or self._fresh.any():
-            actor.forget(stepped=self._stepped.nonzero()[0], fresh=self._fresh.nonzero()[0])
-            self._stepped[:] = self._fresh[:] = False
+            begun, fresh = (self._stepped == _BEGUN).nonzero()[0], self._fresh.nonzero()[0]
+            actor.forget(stepped=self._stepped.nonzero()[0], begun=begun, fresh=fresh)
+            self._stepped[:] = self._fresh[:] = 0
         fragment = actor.play(buffer, switch=switch, afresh=afresh)
         fragment.idle_s, self._idle_since = idle_s, time.perf_counter()
         return fragment
@@ -102,7 +108,7 @@ class Station:
         """Let the policy and its memory go."""
         if self._actor is not None:
             # The next policy may find these rows as they are now.
-            self._fresh |= self._actor.at_beginning() & ~self._stepped
+            self._fresh |= self._actor.at_beginning() & (self._stepped == 0)
         self._actor = self._idle_since = None
         memory = [*self._memory, *([self._fragments] if self._fragments else [])]
         self._memory, self._fragments = [], None

@@ -73,6 +73,10 @@ class VectorBlock:
         """The actions of the block; they stay in the arena until `step` takes them."""
         return [None] * len(rows)
 
+    def owing(self, rows: Sequence[int]) -> list[int]:
+        """Not known: the vectorised environment resets by itself."""
+        return []
+
     def step(self, rows: Sequence[int], actions: Sequence[Any]) -> Report:
         """Step the whole block."""
         self._words[self._slot_word] = self.slots.start
