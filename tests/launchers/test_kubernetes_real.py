@@ -282,7 +282,7 @@ def test_pods_that_find_no_place_are_told(service: Service) -> None:
 
 def test_the_server_takes_the_manifests_of_a_dry_run(service: Service) -> None:
     launcher = KubernetesLauncher(service.cluster())
-    job = Joining(service.cluster(), launcher)._job("10.0.0.1", 5555)
+    job = Joining(service.cluster(), launcher)._job("tcp+curve://10.0.0.1:5555")
     parts = [*yaml.safe_load_all(launcher.script(job)), manifests.plain_job(service.cluster(), "run", ["x"], 0)]
     with contextlib.closing(Api(service.cluster())) as api:
         kinds = [api.create(part, dry_run=True)["kind"] for part in parts]

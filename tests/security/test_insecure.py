@@ -248,8 +248,8 @@ def test_a_head_shows_why_its_nodes_cannot_join(monkeypatch: pytest.MonkeyPatch)
     """As if somebody had started the nodes of an insecure head without the option."""
     honest = Joining._job
 
-    def job(self: Joining, listen: str, port: int) -> Any:
-        told = honest(self, listen, port)
+    def job(self: Joining, heads: str) -> Any:
+        told = honest(self, heads)
         words = [word.replace("tcp://", "tcp+curve://") for word in told.arguments if word != "--insecure"]
         return dataclasses.replace(told, arguments=tuple(words))
 
