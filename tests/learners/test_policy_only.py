@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from clusterenv.learners.common.updater import Updater
 
-SLOTS, STEPS = 4, 5
+SLOTS, STEPS = 4, 8
 LEARNERS = ("ppo", "impala", "impact", "vmpo")
 
 
