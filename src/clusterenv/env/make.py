@@ -144,10 +144,9 @@ def make_vec(
     merged = {**spec.kwargs, **kwargs}
     # The spec of a batch, `envs.spec`, holds these arguments too: whoever passes it here gets the same batch again.
     num_envs = check_num_envs(merged.pop("num_envs", num_envs))
-    vectorization_mode = merged.pop("vectorization_mode", vectorization_mode)
+    mode = _vectorization_mode(merged.pop("vectorization_mode", vectorization_mode))
     vector_kwargs = _checked_vector_kwargs(merged.pop("vector_kwargs", vector_kwargs))
     wrappers = _checked_wrappers(merged.pop("wrappers", wrappers) or ())
-    mode = _vectorization_mode(vectorization_mode)
     base = _without_kwargs(spec)
     shared: dict[str, Any] = {"cluster": cluster, "on_loss": on_loss, "timeouts": timeouts, "infos": infos}
     if mode == "vector_entry_point":

@@ -23,7 +23,6 @@ from clusterenv.env.checks import check_flags
 from clusterenv.env.turns import Pending
 from clusterenv.errors import ConfigError, WorkersMissing
 from clusterenv.node.base import Message
-from clusterenv.node.inproc import InprocNode
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -70,8 +69,7 @@ class Stream:
         self._min_nodes, self._told_s = min_nodes, 0.0
         self._short_since: float | None = None  # since when there are too few nodes
         self._steps, self._slots = steps, slots
-        # Where nobody plays beside the head, nobody is ever ahead of it.
-        self._drop = drop_oldest and not isinstance(detached.engine.node, InprocNode)
+        self._drop = drop_oldest and detached.engine.node.plays_ahead
         # So many fragments of a worker may have arrived. One that plays faster than we look has more all the time.
         self._looks = buffers if self._drop else 0
         self._queue: collections.deque[tuple[Piece, int | None]] = collections.deque()  # fragments with their buffers

@@ -57,7 +57,7 @@ class NetworkBytes(NamedTuple):
 class Waiting:
     """What the waits of nodes have in common."""
 
-    ending = False  # see `Node`
+    ending, plays_ahead = False, True  # see `Node`
 
     def _go_on_waiting(self) -> None:
         if self.ending:
@@ -76,11 +76,13 @@ class Node(Protocol):
 
     Attributes:
         ending: whether another thread wants to close the batch: whoever waits for workers stops waiting.
+        plays_ahead: whether workers play while the head does something else, so that a stream may fall behind them.
         reported: what the workers have reported. It stays here until it is handed over, and another takes its place:
             so it is at one place only, and an interrupt on the way cannot lose it.
     """
 
     ending: bool
+    plays_ahead: bool
     reported: Report
 
     @property

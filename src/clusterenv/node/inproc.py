@@ -32,6 +32,8 @@ _NOT_BEGUN = -2
 class InprocNode(Here):
     """Runs each block where it is called. No limit can be kept: there is nobody else to keep it."""
 
+    plays_ahead = False
+
     def __init__(self, builders: Sequence[Callable[[], Block]], blocks: Sequence[range]) -> None:
         self.blocks = blocks
         self._builders = builders
