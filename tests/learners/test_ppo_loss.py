@@ -86,7 +86,7 @@ def test_picking_keeps_rows_together() -> None:
     rows = torch.arange(4.0)
     samples = Samples({"a": rows, "b": (rows * 10,)}, rows, rows + 1, rows + 2, rows + 3)
     picked = samples.pick(torch.tensor([2, 0]))
-    assert len(picked) == 2
+    assert len(picked.logp) == 2
     assert picked.obs["a"].tolist() == [2, 0]
     assert picked.obs["b"][0].tolist() == [20, 0]
     assert (picked.action.tolist(), picked.logp.tolist()) == ([2, 0], [3, 1])

@@ -80,7 +80,7 @@ def test_rows_of_the_samples_belong_together() -> None:
     assert torch.equal(samples.obs[row], data.obs[2, 1])
     assert samples.action[row] == data.action[2, 1]
     assert samples.logp[row] == data.logp[2, 1]
-    assert len(samples) == T * N
+    assert len(samples.logp) == T * N
 
 
 def test_better_actions_become_likelier_and_the_value_nearer() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from clusterenv.errors import ConfigError
 from clusterenv.learners.apex.config import ApeXConfig
 from clusterenv.learners.apex.update import ApeXUpdater
+from clusterenv.learners.common import updater as updating
 from clusterenv.learners.common.recorded import Recorded, recorded
 from clusterenv.learners.r2d2.config import R2D2Config
 from clusterenv.learners.r2d2.update import R2D2Updater
@@ -105,7 +106,7 @@ def test_what_is_played_back_is_the_step(name: str) -> None:
         np.testing.assert_allclose(found.priorities, expected.priorities, rtol=1e-3, atol=1e-5)
         for each in (plain, subject):
             each.acting.learn_scale(seen)
-    assert subject._step._graph is not None
+    assert subject._step.graphs == 1
     same(subject, plain)
 
 
@@ -120,7 +121,7 @@ def test_a_step_goes_on_from_a_checkpoint_that_is_taken_in_later(name: str) -> N
     for turn in range(6):
         for each in (plain, subject):
             each.learn(sample(name, 200 + turn), 0.5)
-    assert subject._step._graph is not None
+    assert subject._step.graphs == 1
     same(subject, plain)
 
 
@@ -195,7 +196,7 @@ class MadeUpGpu:
         total, told = self.total, torch.zeros(2)
 
         def work() -> None:
-            total.add_(parts["a"]).add_(more)
+            total.add_(parts["a"].mean()).add_(more)
             told.copy_(total)
 
         if self._recording is None:
@@ -207,8 +208,8 @@ class MadeUpGpu:
         return (told,)
 
 
-def added(subject: Recorded, turns: range) -> list[float]:
-    return [subject({"a": torch.full((2,), float(turn))}, torch.ones(2))[0][0].item() for turn in turns]
+def added(subject: Recorded, turns: range, size: int = 2) -> list[float]:
+    return [subject({"a": torch.full((size,), float(turn))}, torch.ones(2))[0][0].item() for turn in turns]
 
 
 def test_every_call_is_done_once_with_its_own_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,6 +219,23 @@ def test_every_call_is_done_once_with_its_own_inputs(monkeypatch: pytest.MonkeyP
     assert not gpu.graphs
     assert added(subject, range(3, 8)) == [10, 15, 21, 28, 36]
     assert len(gpu.graphs) == 1
+
+
+def test_inputs_of_other_shapes_are_recorded_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = MadeUpGpu(monkeypatch)
+    subject = Recorded(gpu.add, "cpu", must=True)
+    found = [added(subject, range(turn, turn + 1), size)[0] for turn in range(8) for size in (2, 3)]
+    assert found == [1, 2, 4, 6, 9, 12, 16, 20, 25, 30, 36, 42, 49, 56, 64, 72]
+    assert len(gpu.graphs) == subject.graphs == 2
+
+
+def test_inputs_of_too_many_shapes_are_worked_on_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = MadeUpGpu(monkeypatch)
+    subject = Recorded(gpu.add, "cpu", must=True)
+    for turn in range(6):
+        for size in range(1, 12):
+            assert added(subject, range(1), size) == [11 * turn + size]
+    assert len(gpu.graphs) == subject.graphs == 8
 
 
 def test_tensors_that_took_the_place_of_others_are_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,10 +261,23 @@ def test_what_cannot_be_recorded_is_done_as_it_is_and_told_once(
         added(Recorded(gpu.add, "cpu", must=True), range(4))
 
 
+def test_what_was_recorded_is_given_up_once_something_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may have run out, and graphs hold much of it."""
+    gpu = MadeUpGpu(monkeypatch)
+    subject = Recorded(gpu.add, "cpu", must=False)
+    assert added(subject, range(4), size=2) == [1, 3, 6, 10]
+    assert subject.graphs == 1
+    gpu.refuses = True
+    assert added(subject, range(4), size=3) == [11, 13, 16, 20]
+    assert subject.graphs == 0
+    assert added(subject, range(2), size=2) == [21, 23]
+
+
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_checkpoint_that_is_taken_in_is_recorded_anew(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, subject = MadeUpGpu(monkeypatch), updater(name, "auto", "cpu")
-    subject._step = Recorded(gpu.add, "cpu", must=True)
+    gpu = MadeUpGpu(monkeypatch)
+    monkeypatch.setattr(updating, "recorded", lambda *_: Recorded(gpu.add, "cpu", must=True))
+    subject = updater(name, "auto", "cpu")
     added(subject._step, range(4))
     subject.restore(subject.tensors())
     added(subject._step, range(4))

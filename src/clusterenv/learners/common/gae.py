@@ -24,15 +24,16 @@ def next_values(
         terminated: [T, N] bool.
         truncated: [T, N] bool. A step that is both has terminated.
         final_value: of the last observation of each episode that ended here, [K].
-        final_at: where they ended: t and n, each [K].
+        final_at: where they ended: t and n, each [K]. What has t = T is nobody's and is not looked at.
     """
-    following = value[1:].clone()
+    steps = len(terminated)
+    following = value.roll(-1, 0)  # row T takes what is nobody's
     following[final_at] = final_value.to(following.dtype)
-    ended = terminated | truncated
-    told = torch.zeros_like(ended)
-    told[final_at] = True
+    told = torch.zeros_like(following, dtype=torch.bool)
+    told[final_at] = torch.ones_like(final_value, dtype=torch.bool)  # a plain True would come from the CPU each time
     # An end without a last observation must not count on a stranger's value.
-    return torch.where(terminated | (ended & ~told), torch.zeros_like(following), following)
+    nothing = terminated | (truncated & ~told[:steps])
+    return torch.where(nothing, 0.0, following[:steps])
 
 
 def advantages(

@@ -7,6 +7,7 @@ A small network on a GPU spends its time in launching kernels: a step of SAC wit
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,16 +25,38 @@ if TYPE_CHECKING:
 
 # What a first call sets up cannot be recorded.
 _CALLS_BEFORE = 3
+# Each graph keeps memory of its own for all that happens between its inputs and its outputs.
+_MOST_GRAPHS = 8
 
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class _Recording:
+    """A step for inputs of certain shapes.
+
+    Attributes:
+        calls: with such inputs so far.
+        graph: what was recorded; None if nothing was yet.
+        inputs: where it reads.
+        outputs: where it writes.
+    """
+
+    calls: int = 0
+    graph: torch.cuda.CUDAGraph | None = None
+    inputs: tuple[Any, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+
+
 class Recorded:
-    """Calls a function whose work on a GPU is recorded at its fourth call, and played back from then on.
+    """Calls a function whose work on a GPU is recorded, and played back from then on.
+
+    Inputs of other shapes need another recording, which is made at their fourth call. There are at most eight; inputs
+    of yet other shapes are worked on without.
 
     Args:
-        step: takes trees of tensors and returns tensors, each of the same shape every time. It reads no number back
-            from the GPU, and changes in place what it changes.
+        step: takes trees of tensors and returns tensors. It reads no number back from the GPU, and changes in place
+            what it changes.
         device: the GPU.
         must: whether a step that cannot be recorded is an error; otherwise it runs as it is.
     """
@@ -44,23 +67,36 @@ class Recorded:
         self._is_recordable = True
         self.forget()
 
+    @property
+    def graphs(self) -> int:
+        """How many were recorded."""
+        return sum(made.graph is not None for made in self._recordings.values())
+
     def forget(self) -> None:
         """Record anew: tensors that the step uses were replaced by others."""
-        self._calls = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: Any = None
-        self._outputs: tuple[Tensor, ...] = ()
+        self._recordings: dict[tuple[torch.Size, ...], _Recording] = {}
 
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
         """As the function. What it returns holds until the next call."""
-        self._calls += 1
-        if self._graph is None and self._is_recordable and self._calls > _CALLS_BEFORE:
-            self._record(inputs)
-        if self._graph is None:
+        made = self._recording_for(inputs)
+        if made is None:
             return self._run(inputs)
-        trees.pairwise(Tensor.copy_, self._inputs, inputs)
-        self._graph.replay()
-        return self._outputs
+        made.calls += 1
+        if made.graph is None and made.calls > _CALLS_BEFORE:
+            self._record(made, inputs)
+        if made.graph is None:
+            return self._run(inputs)
+        trees.pairwise(Tensor.copy_, made.inputs, inputs)
+        made.graph.replay()
+        return made.outputs
+
+    def _recording_for(self, inputs: tuple[Any, ...]) -> _Recording | None:
+        if not self._is_recordable:
+            return None
+        shapes = tuple(tensor.shape for tensor in trees.leaves(inputs))
+        if shapes not in self._recordings and len(self._recordings) < _MOST_GRAPHS:
+            self._recordings[shapes] = _Recording()
+        return self._recordings.get(shapes)
 
     def _run(self, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
         """Once, on the stream that is to be recorded, which orders itself after and before what others do."""
@@ -71,7 +107,7 @@ class Recorded:
         theirs.wait_stream(self._stream)
         return outputs
 
-    def _record(self, inputs: tuple[Any, ...]) -> None:
+    def _record(self, made: _Recording, inputs: tuple[Any, ...]) -> None:
         graph, held = torch.cuda.CUDAGraph(), trees.each(torch.clone, inputs)
         try:
             # Only this thread's calls are recorded: another may act on the same GPU meanwhile.
@@ -84,8 +120,9 @@ class Recorded:
                 ) from error
             _logger.warning("updates are run without a CUDA graph: %s", error)
             self._is_recordable = False
+            self.forget()  # what there is would not be played back, and holds memory that may just have run out
         else:
-            self._graph, self._inputs, self._outputs = graph, held, outputs
+            made.graph, made.inputs, made.outputs = graph, held, outputs
 
 
 def recorded(step: Step, optimizer: torch.optim.Optimizer, device: str, graphs: Graphs) -> Step | Recorded:

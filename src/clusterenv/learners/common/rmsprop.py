@@ -71,5 +71,6 @@ class TensorFlowRMSprop(torch.optim.Optimizer):
         squares, last = state["square_avg"], state["momentum_buffer"]
         squares.mul_(group["alpha"]).addcmul_(gradient, gradient, value=1 - group["alpha"])
         # The learning rate is part of what the momentum remembers, so a new one does not change steps already taken.
-        last.mul_(group["momentum"]).addcdiv_(gradient, (squares + group["eps"]).sqrt(), value=group["lr"])
+        # It may be a tensor, which a recorded step reads when it is played back.
+        last.mul_(group["momentum"]).add_(gradient / (squares + group["eps"]).sqrt() * group["lr"])
         parameter.sub_(last)

@@ -44,6 +44,18 @@ def pairwise(function: Callable[[Tensor, Tensor], object], tree: Any, other: Any
         function(tree, other)
 
 
+def leaves(tree: Any) -> list[Tensor]:
+    """The arrays of a tree, in its order.
+
+    Example:
+        >>> leaves({"a": 1, "b": (2, 3)})
+        [1, 2, 3]
+    """
+    found: list[Tensor] = []
+    pairwise(lambda array, _: found.append(array), tree, tree)
+    return found
+
+
 def rows(tree: Any) -> Any:
     """Time and slots in one axis: [T, N, ...] -> [T * N, ...]."""
     return each(lambda array: array.flatten(0, 1), tree)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn import functional
 
 from clusterenv.learners.common import gae, rewards, torch_distributions, trees
 from clusterenv.learners.common.networks import make_network
@@ -19,6 +20,22 @@ if TYPE_CHECKING:
     from clusterenv.learners.common.config import UnrollConfig, VTraceConfig
     from clusterenv.learners.common.networks import Network
     from clusterenv.learners.common.vtrace import VTrace
+
+
+class Material(NamedTuple):
+    """What a gradient step looks at in a batch: tensors only, named as there."""
+
+    obs: Any
+    action: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    first: Tensor
+    final_obs: Any
+    final_at: tuple[Tensor, Tensor]
+    logp: Tensor
+    params: Tensor
+    state: tuple[Tensor, ...]
 
 
 class NetworkOutputs(NamedTuple):
@@ -56,7 +73,31 @@ def network_for(
     ).to(config.device)
 
 
-def read(network: Network, batch: Batch, task: Tensor | None = None) -> NetworkOutputs:
+def material(batch: Batch, *, few_shapes: bool = False) -> Material:
+    """What a gradient step looks at.
+
+    Args:
+        batch: of tensors.
+        few_shapes: fill up the last observations of episodes, of which every batch has another number, to a power of
+            two times the slots. What is added is nobody's: it has t = T.
+    """
+    found = Material(*(getattr(batch, name) for name in Material._fields))
+    if not few_shapes:
+        return found
+    count, room = len(batch.final_at[0]), batch.N
+    while room < count:
+        room *= 2
+
+    def fill_up(array: Tensor, value: int = 0) -> Tensor:
+        return functional.pad(array, (0, 0) * (array.ndim - 1) + (0, room - count), value=value)
+
+    times, slots = batch.final_at
+    return found._replace(
+        final_obs=trees.each(fill_up, batch.final_obs), final_at=(fill_up(times, batch.T), fill_up(slots))
+    )
+
+
+def read(network: Network, batch: Batch | Material, task: Tensor | None = None) -> NetworkOutputs:
     """Let a network look at a batch.
 
     Args:
@@ -76,7 +117,7 @@ def read(network: Network, batch: Batch, task: Tensor | None = None) -> NetworkO
     return NetworkOutputs(params, logp, value[:-1], next_value)
 
 
-def corrected(config: VTraceConfig, batch: Batch, outputs: NetworkOutputs, log_ratio: Tensor) -> VTrace:
+def corrected(config: VTraceConfig, batch: Batch | Material, outputs: NetworkOutputs, log_ratio: Tensor) -> VTrace:
     """V-trace of a batch, with the rewards that the learner is to see.
 
     Args:

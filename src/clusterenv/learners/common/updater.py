@@ -10,15 +10,18 @@ from torch import Tensor
 
 from clusterenv.errors import ConfigError
 from clusterenv.learners.common import checkpoint
+from clusterenv.learners.common.recorded import Recorded, recorded
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
     from clusterenv.env.batch import Batch
     from clusterenv.learners.common.config import LearnerConfig
+    from clusterenv.learners.common.recorded import Step
+    from clusterenv.metrics import keys
 
 Config = TypeVar("Config", bound="LearnerConfig")
 Net = TypeVar("Net", bound="nn.Module")
@@ -49,6 +52,22 @@ class Updater(abc.ABC, Generic[Config, Net]):
     ) -> None:
         self.config, self.network, self.optimizer = config, network, optimizer
         self._acting: nn.Module = network if acting is None else acting
+        self._recorded: list[Recorded] = []
+
+    def on_device(self, step: Step) -> Step:
+        """A gradient step as it is best done on the learner's device: on a GPU as a CUDA graph, if settings allow it.
+
+        It takes trees of tensors and returns tensors, reads no number back, and changes in place what it changes.
+        """
+        best = recorded(step, self.optimizer, self.config.device, self.config.cuda_graphs)
+        if isinstance(best, Recorded):
+            self._recorded.append(best)
+        return best
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether gradient steps may be played back: each further shape of their inputs costs a recording."""
+        return bool(self._recorded)
 
     @property
     def acting(self) -> nn.Module:
@@ -114,6 +133,8 @@ class Updater(abc.ABC, Generic[Config, Net]):
         """Take what `tensors` told."""
         self.network.load_state_dict(under("model/", tensors))
         checkpoint.restore_optimizer(self.optimizer, under("optimizer/", tensors))
+        for step in self._recorded:
+            step.forget()  # what the optimiser keeps lies elsewhere now
 
     def resume(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `tensors` told of an earlier run.
@@ -134,6 +155,17 @@ class Updater(abc.ABC, Generic[Config, Net]):
 
     def load_beside(self, folder: pathlib.Path) -> None:
         """Take what `save_beside` saved, after `restore`."""
+
+
+def named(metrics: Sequence[keys.Metric], numbers: Tensor) -> dict[str, float]:
+    """What a gradient step measured, by name. All together, since each look at a GPU waits for it.
+
+    Example:
+        >>> from clusterenv.metrics import keys
+        >>> named([keys.GRAD_NORM], torch.tensor([0.5]))
+        {'losses/grad_norm': 0.5}
+    """
+    return {metric.name: value for metric, value in zip(metrics, numbers.tolist(), strict=True)}
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from clusterenv.learners.common import divergence, torch_distributions, unrolls
-from clusterenv.learners.common.drift import drift_metrics, explained_variance
+from clusterenv.learners.common.drift import DRIFT_KEYS, drift, explained_variance
 from clusterenv.learners.common.gae import normalized
 from clusterenv.learners.common.networks import Network
-from clusterenv.learners.common.updater import Updater, under
+from clusterenv.learners.common.updater import Updater, named, under
 from clusterenv.learners.impact.buffer import CircularBuffer
 from clusterenv.learners.impact.config import IMPACTConfig
 from clusterenv.learners.impact.loss import ratio, steer, surrogate
@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clusterenv.env.batch import Batch
-    from clusterenv.learners.common.unrolls import NetworkOutputs
+    from clusterenv.learners.common.unrolls import Material, NetworkOutputs
+
+# What a gradient step measures, in this order.
+_MEASURED = (
+    *(keys.POLICY_LOSS, keys.VALUE_LOSS, keys.ENTROPY, keys.TARGET_KL, keys.CLIPFRAC, keys.GRAD_NORM),
+    *(keys.EXPLAINED_VARIANCE, *DRIFT_KEYS),
+)
 
 
 class Anchor(NamedTuple):
@@ -51,6 +57,7 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         self.target = copy.deepcopy(network).requires_grad_(False)
         self.buffer: CircularBuffer[Batch] = CircularBuffer(config.buffer_batches, config.uses)
         self._source = torch.Generator().manual_seed(config.seed)
+        self._step = self.on_device(self.gradient_step)
         self._updates, self._kl_coef = 0, config.kl_coef
         self._apart_sum, self._apart_count = 0.0, 0
 
@@ -79,7 +86,7 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         if batch is not None:
             self.keep(batch)
         kept = self.buffer.take(self._source)
-        told = self._gradient_step(kept.item, left)
+        told = self._learn(kept.item, left)
         self._updates += 1
         self._steer(told[keys.TARGET_KL.name])
         if self.config.target_every and self._updates % self.config.target_every == 0:
@@ -87,7 +94,7 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         if self._updates % self.config.publish_every == 0:
             publish()
         return {
-            keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
+            keys.LEARNING_RATE.name: self.config.learning_rate * left,
             keys.REUSE.name: kept.uses,
             keys.DROPPED.name: self.buffer.dropped_uses,
             **told,
@@ -105,40 +112,41 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
             self._kl_coef = steer(self._kl_coef, self._apart_sum / self._apart_count, self.config.kl_target)
             self._apart_sum, self._apart_count = 0.0, 0
 
-    def _gradient_step(self, batch: Batch, left: float) -> dict[str, float]:
+    def _learn(self, batch: Batch, left: float) -> dict[str, float]:
+        """One gradient step on a batch; returns what it measured."""
+        numbers = (torch.full((), number, device=self.config.device) for number in (left, self._kl_coef))
+        (measured,) = self._step(unrolls.material(batch, few_shapes=self.is_recorded), *numbers)
+        unrolls.learn_scale(self.network, batch)
+        return named(_MEASURED, measured)
+
+    def gradient_step(self, material: Material, left: Tensor, kl_coef: Tensor) -> tuple[Tensor]:
+        """One step, with this share of the entropy bonus. It reads no number back, so that a GPU need not wait."""
         config, network = self.config, self.network
-        outputs = unrolls.read(network, batch)
-        anchor = self._anchor(batch, outputs)
-        aim = unrolls.corrected(config, batch, outputs, anchor.log_ratio)
+        outputs = unrolls.read(network, material)
+        anchor = self._anchor(material, outputs)
+        aim = unrolls.corrected(config, material, outputs, anchor.log_ratio)
         advantage = normalized(aim.advantage) if config.normalize_advantage else aim.advantage
-        moved = ratio(outputs.logp, batch.logp, anchor.logp, config.rho)
+        moved = ratio(outputs.logp, material.logp, anchor.logp, config.rho)
         policy = -surrogate(moved, advantage, config.clip).mean()
         critic = 0.5 * (outputs.value - aim.target).square().mean()
         bonus = torch_distributions.entropy(network.distribution, outputs.params).mean()
         apart = divergence.kl(network.distribution, anchor.params, outputs.params).mean()
-        total = policy + config.value_coef * critic - config.entropy_coef * left * bonus + self._kl_coef * apart
+        total = policy + config.value_coef * critic - config.entropy_coef * left * bonus + kl_coef * apart
         self.optimizer.zero_grad()
         total.backward()  # type: ignore[no-untyped-call]
         norm = unrolls.clip_gradients(network, config.max_grad_norm)
         self.optimizer.step()
-        unrolls.learn_scale(network, batch)
-        return {
-            keys.POLICY_LOSS.name: policy.item(),
-            keys.VALUE_LOSS.name: critic.item(),
-            keys.ENTROPY.name: bonus.item(),
-            keys.TARGET_KL.name: apart.item(),
-            keys.CLIPFRAC.name: ((moved.detach() - 1.0).abs() > config.clip).float().mean().item(),
-            keys.GRAD_NORM.name: norm.item(),
-            keys.EXPLAINED_VARIANCE.name: explained_variance(outputs.value.detach(), aim.target),
-            **drift_metrics(outputs.logp.detach() - batch.logp, config.rho_bar),
-        }
+        clipped = ((moved.detach() - 1.0).abs() > config.clip).float().mean()
+        explained = explained_variance(outputs.value.detach(), aim.target)
+        measured = torch.stack([each.detach() for each in (policy, critic, bonus, apart, clipped, norm, explained)])
+        return (torch.cat([measured, drift(outputs.logp.detach() - material.logp, config.rho_bar)]),)
 
     @torch.no_grad()
-    def _anchor(self, batch: Batch, outputs: NetworkOutputs) -> Anchor:
+    def _anchor(self, material: Material, outputs: NetworkOutputs) -> Anchor:
         if not self.config.target_every:
-            return Anchor(batch.params, batch.logp, outputs.logp.detach() - batch.logp)
-        target = unrolls.read(self.target, batch)
-        return Anchor(target.params, target.logp, target.logp - batch.logp)
+            return Anchor(material.params, material.logp, outputs.logp.detach() - material.logp)
+        target = unrolls.read(self.target, material)
+        return Anchor(target.params, target.logp, target.logp - material.logp)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint needs. The batches that are kept are not part of it."""

@@ -29,7 +29,7 @@ def loss(
     target: Tensor,
     advantage: Tensor,
     value_coef: float,
-    entropy_coef: float,
+    entropy_coef: float | Tensor,
     reduction: Reduction = "mean",
 ) -> Loss:
     """Policy gradient, half the squared error of the critic, and the entropy bonus.

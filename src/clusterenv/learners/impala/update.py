@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clusterenv.learners.common import torch_distributions, unrolls
-from clusterenv.learners.common.drift import drift_metrics, explained_variance
+from clusterenv.learners.common.drift import DRIFT_KEYS, drift, explained_variance
 from clusterenv.learners.common.networks import Network
 from clusterenv.learners.common.rmsprop import TensorFlowRMSprop
-from clusterenv.learners.common.updater import Updater
+from clusterenv.learners.common.updater import Updater, named
 from clusterenv.learners.impala.config import IMPALAConfig
 from clusterenv.learners.impala.loss import loss
 from clusterenv.metrics import keys
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clusterenv.env.batch import Batch
+    from clusterenv.learners.common.unrolls import Material
+
+# What a gradient step measures, in this order.
+_MEASURED = (
+    *(keys.POLICY_LOSS, keys.VALUE_LOSS, keys.ENTROPY, keys.GRAD_NORM, keys.EXPLAINED_VARIANCE),
+    *DRIFT_KEYS,
+)
 
 
 class IMPALAUpdater(Updater[IMPALAConfig, Network]):
@@ -30,17 +37,29 @@ class IMPALAUpdater(Updater[IMPALAConfig, Network]):
     def __init__(self, config: IMPALAConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = unrolls.network_for(config, observation_space, action_space)
         super().__init__(config, network, _optimizer(config, network), acting=network.policy_only())
+        self._step = self.on_device(self.gradient_step)
         self._updates = 0
 
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
         """Learn from a batch, and return the losses."""
         if batch is None:
             raise ValueError("IMPALA uses every batch once, so each update needs a new one.")
-        config, network, left = self.config, self.network, self.anneal(left)
-        outputs = unrolls.read(network, batch)
-        log_ratio = outputs.logp.detach() - batch.logp
+        left = self.anneal(left)
+        material = unrolls.material(batch, few_shapes=self.is_recorded)
+        (measured,) = self._step(material, torch.full((), left, device=self.config.device))
+        unrolls.learn_scale(self.network, batch)
+        self._updates += 1
+        if self._updates % self.config.publish_every == 0:
+            publish()
+        return {keys.LEARNING_RATE.name: self.config.learning_rate * left, **named(_MEASURED, measured)}
+
+    def gradient_step(self, material: Material, left: Tensor) -> tuple[Tensor]:
+        """One step, with this share of the entropy bonus. It reads no number back, so that a GPU need not wait."""
+        config, network = self.config, self.network
+        outputs = unrolls.read(network, material)
+        log_ratio = outputs.logp.detach() - material.logp
         weighed = log_ratio if config.correction == "v-trace" else torch.zeros_like(log_ratio)
-        aim = unrolls.corrected(config, batch, outputs, weighed)
+        aim = unrolls.corrected(config, material, outputs, weighed)
         told = loss(
             outputs.logp,
             torch_distributions.entropy(network.distribution, outputs.params),
@@ -55,20 +74,10 @@ class IMPALAUpdater(Updater[IMPALAConfig, Network]):
         told.total.backward()  # type: ignore[no-untyped-call]
         norm = unrolls.clip_gradients(network, config.max_grad_norm)
         self.optimizer.step()
-        unrolls.learn_scale(network, batch)
-        self._updates += 1
-        if self._updates % config.publish_every == 0:
-            publish()
-        share = 1.0 / batch.steps if config.reduction == "sum" else 1.0
-        return {
-            keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
-            keys.POLICY_LOSS.name: told.policy.item() * share,
-            keys.VALUE_LOSS.name: told.value.item() * share,
-            keys.ENTROPY.name: told.entropy.item() * share,
-            keys.GRAD_NORM.name: norm.item(),
-            **drift_metrics(log_ratio, config.rho_bar),
-            keys.EXPLAINED_VARIANCE.name: explained_variance(outputs.value.detach(), aim.target),
-        }
+        share = 1.0 / log_ratio.numel() if config.reduction == "sum" else 1.0
+        losses = torch.stack([told.policy, told.value, told.entropy]) * share
+        explained = explained_variance(outputs.value.detach(), aim.target)
+        return (torch.cat([losses, torch.stack([norm, explained]), drift(log_ratio, config.rho_bar)]),)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint needs; how many updates there were tells when the next version is due."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(NamedTuple):
     """Transitions to learn from, in any order.
 
     Attributes:
@@ -32,18 +30,10 @@ class Samples:
     advantage: Tensor
     target: Tensor
 
-    def __len__(self) -> int:
-        return len(self.logp)
-
     def pick(self, index: Tensor) -> Samples:
         """The transitions at these places."""
-        return Samples(
-            trees.each(lambda array: array[index], self.obs),
-            self.action[index],
-            self.logp[index],
-            self.advantage[index],
-            self.target[index],
-        )
+        picked: Samples = trees.each(lambda array: array[index], self)
+        return picked
 
 
 class Loss(NamedTuple):
@@ -93,7 +83,7 @@ def loss(
     *,
     clip: float,
     value_coef: float,
-    entropy_coef: float,
+    entropy_coef: float | Tensor,
     normalize_advantage: bool,
 ) -> Loss:
     """All of it, from what the network now says about the samples: logp, entropy and value, each [B]."""

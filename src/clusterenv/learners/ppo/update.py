@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clusterenv.learners.common import gae, rewards, torch_distributions, trees
 from clusterenv.learners.common.drift import explained_variance
 from clusterenv.learners.common.networks import ActorCritic
-from clusterenv.learners.common.updater import Updater, seeded
+from clusterenv.learners.common.updater import Updater, named, seeded
 from clusterenv.learners.ppo.config import PPOConfig
 from clusterenv.learners.ppo.loss import Samples, loss
 from clusterenv.metrics import keys
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.env.batch import Batch
+
+# What a gradient step measures, in this order.
+_MEASURED = (keys.POLICY_LOSS, keys.VALUE_LOSS, keys.ENTROPY, keys.APPROX_KL, keys.CLIPFRAC, keys.GRAD_NORM)
+_KL = _MEASURED.index(keys.APPROX_KL)
 
 
 class PPOUpdater(Updater[PPOConfig, ActorCritic]):
@@ -39,6 +43,7 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
         ).to(config.device)
         optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5)
         super().__init__(config, network, optimizer, acting=network.policy_only())
+        self._step = self.on_device(self.gradient_step)
         self._order = torch.Generator().manual_seed(config.seed)
 
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
@@ -48,20 +53,23 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
         left = self.anneal(left)
         each_step = self.config.publish_every == "gradient step"
         samples, explained = self.samples(batch)
-        rounds: list[torch.Tensor] = []
+        rounds: list[Tensor] = []
         for _ in range(self.config.epochs):
             epoch = self._pass(samples, left, publish if each_step else _nothing)
             rounds.append(epoch)
-            if self.config.target_kl is not None and epoch[3] > self.config.target_kl:
+            if self.config.target_kl is not None and epoch[_KL] > self.config.target_kl:
                 break
         # After the gradient steps: the ratios above compare policies that see observations on the same scale.
         self.network.learn_scale(trees.rows(trees.each(lambda array: array[:-1], batch.obs)))
         if not each_step or self.config.normalize_observations:
             publish()
-        return self._losses(torch.stack(rounds), explained)
+        measured = torch.stack(rounds).mean(0)
+        measured[_KL] = rounds[-1][_KL]
+        told = named([*_MEASURED, keys.EXPLAINED_VARIANCE], torch.cat([measured, explained.unsqueeze(0)]))
+        return {keys.LEARNING_RATE.name: self.config.learning_rate * left, **told}
 
     @torch.no_grad()
-    def samples(self, batch: Batch) -> tuple[Samples, float]:
+    def samples(self, batch: Batch) -> tuple[Samples, Tensor]:
         """The transitions of a batch with advantages and targets by the newest critic, and how good that was."""
         config, network = self.config, self.network
         value = network.value(trees.rows(batch.obs)).view(batch.T + 1, batch.N)  # [T + 1, N]
@@ -77,16 +85,18 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
         flat = (tensor.flatten(0, 1) for tensor in (batch.action, batch.logp, advantage, target))
         return Samples(obs, *flat), explained_variance(value[:-1], target)
 
-    def _pass(self, samples: Samples, left: float, after_step: Callable[[], None]) -> torch.Tensor:
+    def _pass(self, samples: Samples, left: float, after_step: Callable[[], None]) -> Tensor:
         """One pass over the samples in random order; returns the mean of what was measured."""
-        order = torch.randperm(len(samples), generator=self._order).to(samples.logp.device)
-        measured = []
+        order = torch.randperm(len(samples.logp), generator=self._order).to(samples.logp.device)
+        share, measured = torch.full((), left, device=samples.logp.device), []
         for index in order.tensor_split(self.config.minibatches):
-            measured.append(self._gradient_step(samples.pick(index), left))
+            (told,) = self._step(samples.pick(index), share)
+            measured.append(told.clone())  # what a step returns holds until the next one
             after_step()
         return torch.stack(measured).mean(0)
 
-    def _gradient_step(self, samples: Samples, left: float) -> torch.Tensor:
+    def gradient_step(self, samples: Samples, left: Tensor) -> tuple[Tensor]:
+        """One step, with this share of the entropy bonus. It reads no number back, so that a GPU need not wait."""
         config, network = self.config, self.network
         params, value, _ = network(samples.obs)
         told = loss(
@@ -104,26 +114,13 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
         # Each by itself: they share nothing, and where returns are large the critic's gradient would drown the actor's.
         norms = [nn.utils.clip_grad_norm_(part, config.max_grad_norm) for part in network.parts()]
         self.optimizer.step()
-        return torch.stack([*told[1:], torch.stack(norms).norm()])
+        return (torch.stack([*told[1:], torch.stack(norms).norm()]),)
 
-    def _losses(self, rounds: torch.Tensor, explained: float) -> dict[str, float]:
-        mean, last = rounds.mean(0).tolist(), rounds[-1].tolist()
-        return {
-            keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
-            keys.POLICY_LOSS.name: mean[0],
-            keys.VALUE_LOSS.name: mean[1],
-            keys.ENTROPY.name: mean[2],
-            keys.APPROX_KL.name: last[3],
-            keys.CLIPFRAC.name: mean[4],
-            keys.GRAD_NORM.name: mean[5],
-            keys.EXPLAINED_VARIANCE.name: explained,
-        }
-
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint needs; the order of the samples is part of it."""
         return {**super().tensors(), "order": self._order.get_state()}
 
-    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take what `tensors` told."""
         super().restore(tensors)
         self._order.set_state(tensors["order"])

@@ -12,8 +12,7 @@ import torch
 
 from clusterenv.errors import ConfigError, WeightsCorrupt
 from clusterenv.learners.common import rewards, trees
-from clusterenv.learners.common.recorded import Recorded, recorded
-from clusterenv.learners.common.updater import Updater, under
+from clusterenv.learners.common.updater import Updater, named, under
 from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.config import ReplayConfig
 from clusterenv.learners.replay.limiter import RateLimiter
@@ -125,7 +124,7 @@ class ReplayUpdater(Updater[Config, Net]):
         self.memory = memory
         self.limiter = RateLimiter(config.samples_per_insert, config.learning_starts, config.slack)
         self.updates = 0
-        self._step = recorded(self.gradient_step, optimizer, config.device, config.cuda_graphs)
+        self._step = self.on_device(self.gradient_step)
 
     @abc.abstractmethod
     def insert(self, batch: Batch) -> int:
@@ -147,9 +146,7 @@ class ReplayUpdater(Updater[Config, Net]):
         """One gradient step. The sample's weights and data are tensors on the learner's device."""
         left = self.anneal(left)
         numbers, surprise = self._step(*self.inputs(sample))
-        # Together, because each look at a number of another device waits for that device.
-        metrics = {key.name: value for key, value in zip(self.metric_keys, numbers.tolist(), strict=True)}
-        metrics[keys.LEARNING_RATE.name] = self.config.learning_rate * left
+        metrics = {**named(self.metric_keys, numbers), keys.LEARNING_RATE.name: self.config.learning_rate * left}
         return Learned(metrics, surprise.cpu().numpy() if self.config.prioritized else None)
 
     def learn_scale(self, batch: Batch) -> None:
@@ -227,8 +224,6 @@ class ReplayUpdater(Updater[Config, Net]):
         super().restore(tensors)
         self.target.load_state_dict(under("target/", tensors))
         self.updates = int(tensors["updates"])
-        if isinstance(self._step, Recorded):
-            self._step.forget()
 
 
 class _OnDevice(NamedTuple):

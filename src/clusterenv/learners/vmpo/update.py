@@ -13,7 +13,7 @@ from clusterenv.learners.common.drift import explained_variance
 from clusterenv.learners.common.networks import Network
 from clusterenv.learners.common.returns import returns_to_end
 from clusterenv.learners.common.tasks import task_of
-from clusterenv.learners.common.updater import Updater, under
+from clusterenv.learners.common.updater import Updater, named, under
 from clusterenv.learners.vmpo.config import VMPOConfig
 from clusterenv.learners.vmpo.loss import divergences, e_step, policy_loss, trust_region_loss
 from clusterenv.metrics import keys
@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.env.batch import Batch
+    from clusterenv.learners.common.unrolls import Material, NetworkOutputs
+
+# What a gradient step measures, in this order; then the trust regions, and the tasks if there are several.
+_MEASURED = (
+    *(keys.POLICY_LOSS, keys.VALUE_LOSS, keys.ENTROPY, keys.GRAD_NORM, keys.PSI_KL, keys.EXPLAINED_VARIANCE),
+    keys.TEMPERATURE,
+)
+# Of each region how far the policy has moved in it, then of each its multiplier: for Gaussians mean and spread.
+_REGIONS = (keys.APPROX_KL, keys.KL_MULTIPLIER)
+_GAUSSIAN_REGIONS = (keys.APPROX_KL, keys.KL_SPREAD, keys.KL_MULTIPLIER, keys.KL_MULTIPLIER_SPREAD)
 
 # Below this a temperature or a multiplier would never come back.
 _LEAST = 1e-8
@@ -57,13 +67,13 @@ class Aim(NamedTuple):
         returns: of each step to the end of the fragment or of its episode, [T, N].
         advantage: how much better they were than the value, on the scale of the critic, [T, N].
         scale: of the critic in each slot, [N].
-        task: of each slot, [N]; None if there is only one.
+        task: of each slot, [N].
     """
 
     returns: Tensor
     advantage: Tensor
     scale: Tensor
-    task: Tensor | None
+    task: Tensor
 
 
 class VMPOUpdater(Updater[VMPOConfig, Network]):
@@ -91,6 +101,9 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
         super().__init__(config, network, optimizer, acting=self.target.policy_only())
         epsilons = [config.epsilon_kl, config.epsilon_spread] if gaussian else [config.epsilon_kl]
         self._epsilon = torch.tensor(epsilons, device=config.device)
+        shares = [keys.find(f"{keys.TASK_WEIGHT_PREFIX}{name}") for name in self.tasks] if self._several else []
+        self._measured = [*_MEASURED, *(_GAUSSIAN_REGIONS if gaussian else _REGIONS), *shares]
+        self._step = self.on_device(self.gradient_step)
         self._updates = 0
 
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
@@ -99,32 +112,41 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
             raise ValueError("V-MPO uses every batch once, so each update needs a new one.")
         left = self.anneal(left)
         aim = self.aim(batch)
+        material, share = unrolls.material(batch, few_shapes=self.is_recorded), torch.full_like(aim.returns[0, 0], left)
         for _ in range(self.config.passes):
-            measured = self._gradient_step(batch, aim, left)
+            (measured,) = self._step(material, aim, share)
         unrolls.learn_scale(self.network, batch)
         self._updates += 1
         if self._updates % self.config.target_period == 0:
             self.target.load_state_dict(self.network.state_dict())
             publish()
-        return measured
+        return {keys.LEARNING_RATE.name: self.config.learning_rate * left, **named(self._measured, measured)}
 
     @torch.no_grad()
     def aim(self, batch: Batch) -> Aim:
         """What a batch is to teach, by the critic before it. Moves the statistics of PopArt."""
-        task = None if len(self.tasks) == 1 else task_of(batch.slot, len(self.tasks))
-        outputs = unrolls.read(self.network, batch, task)
+        task = task_of(batch.slot, len(self.tasks))
+        outputs = self._read(batch, task)
         reward, ended = rewards.for_learner(self.config, batch.reward), batch.terminated | batch.truncated
         returns = returns_to_end(reward, outputs.next_value, ended, gamma=self.config.gamma)
         if self.head is None:
             return Aim(returns, returns - outputs.value, torch.ones_like(returns[0]), task)
-        index = torch.zeros_like(batch.slot) if task is None else task
-        self.head.learn(returns.flatten(), index.expand(returns.shape).flatten())
-        scale = self.head.std[index].to(returns.dtype)
+        self.head.learn(returns.flatten(), task.expand(returns.shape).flatten())
+        scale = self.head.std[task].to(returns.dtype)
         return Aim(returns, (returns - outputs.value) / scale, scale, task)
 
-    def _gradient_step(self, batch: Batch, aim: Aim, left: float) -> dict[str, float]:
+    @property
+    def _several(self) -> bool:
+        """Whether there are several tasks, so that the critic tells several values."""
+        return len(self.tasks) > 1
+
+    def _read(self, batch: Batch | Material, task: Tensor) -> NetworkOutputs:
+        return unrolls.read(self.network, batch, task if self._several else None)
+
+    def gradient_step(self, material: Material, aim: Aim, left: Tensor) -> tuple[Tensor]:
+        """One step, with this share of the entropy bonus. It reads no number back, so that a GPU need not wait."""
         config, network, multipliers = self.config, self.network, self.multipliers
-        outputs = unrolls.read(network, batch, aim.task)
+        outputs = self._read(material, aim.task)
         step = e_step(
             aim.advantage.flatten(),
             multipliers.temperature,
@@ -132,7 +154,7 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
             share=config.top_share,
         )
         # The parameters that came with the batch are those of the policy that acted, whichever version that was.
-        moved = divergences(network.distribution, batch.params.flatten(0, 1), outputs.params.flatten(0, 1))
+        moved = divergences(network.distribution, material.params.flatten(0, 1), outputs.params.flatten(0, 1))
         policy = policy_loss(step.psi, outputs.logp.flatten())
         critic = 0.5 * ((aim.returns - outputs.value) / aim.scale).square().mean()
         entropy = torch_distributions.entropy(network.distribution, outputs.params).mean()
@@ -143,39 +165,17 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
         norm = unrolls.clip_gradients(network, config.max_grad_norm)
         self.optimizer.step()
         multipliers.project()
-        return {
-            keys.LEARNING_RATE.name: self.optimizer.param_groups[0]["lr"],
-            keys.POLICY_LOSS.name: policy.item(),
-            keys.VALUE_LOSS.name: critic.item(),
-            keys.ENTROPY.name: entropy.item(),
-            keys.GRAD_NORM.name: norm.item(),
-            keys.PSI_KL.name: step.psi_kl.item(),
-            keys.EXPLAINED_VARIANCE.name: explained_variance(outputs.value, aim.returns),
-            **self._region_metrics(moved.detach().mean(1)),
-            **self._task_metrics(step.psi, aim),
-        }
+        explained = explained_variance(outputs.value, aim.returns)
+        measured = (policy, critic, entropy, norm, step.psi_kl, explained, multipliers.temperature)
+        parts = [torch.stack([number.detach() for number in measured]), moved.mean(1), multipliers.kl]
+        return (torch.cat([part.detach() for part in (*parts, *self._shares(step.psi, aim))]),)
 
-    def _region_metrics(self, moved: Tensor) -> dict[str, float]:
-        """How far the policy has moved, [C], and what is learned beside it."""
-        multipliers = self.multipliers.kl.tolist()
-        values = {
-            keys.APPROX_KL.name: moved[0].item(),
-            keys.KL_MULTIPLIER.name: multipliers[0],
-            keys.TEMPERATURE.name: self.multipliers.temperature.item(),
-        }
-        if len(multipliers) == 1:
-            return values
-        return {**values, keys.KL_SPREAD.name: moved[1].item(), keys.KL_MULTIPLIER_SPREAD.name: multipliers[1]}
-
-    def _task_metrics(self, psi: Tensor, aim: Aim) -> dict[str, float]:
-        """How much of what the policy learns each task teaches, from the weights [T * N]."""
-        if aim.task is None:
-            return {}
+    def _shares(self, psi: Tensor, aim: Aim) -> list[Tensor]:
+        """How much of what the policy learns each task teaches, [tasks], from the weights [T * N]."""
+        if not self._several:
+            return []
         weight = psi.view(aim.returns.shape).sum(0)  # [T * N] -> [N]
-        shares = weight.new_zeros(len(self.tasks)).index_add_(0, aim.task, weight)
-        return {
-            f"{keys.TASK_WEIGHT_PREFIX}{name}": share for name, share in zip(self.tasks, shares.tolist(), strict=True)
-        }
+        return [weight.new_zeros(len(self.tasks)).index_add_(0, aim.task, weight)]
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint needs."""
