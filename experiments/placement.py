@@ -3,8 +3,9 @@
 python -m experiments.placement                                   # on this machine's cores
 python -m experiments.placement --device cuda --workers 15 --envs-per-worker 16
 
-Each cell is a process of its own with a time limit. It first takes batches without learning from them, which shows
-what acting alone allows, then with IMPALA's update after each. A table, a JSON file, and docs/results/placement.md.
+Each cell is a process of its own with a time limit. By turns it lets all cores step the same environments in a bare
+loop, which is the limit, takes batches without learning from them, which shows what acting alone allows, and takes them
+with IMPALA's update after each. Medians of all turns: a table, a JSON file, and docs/results/placement.md.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ import json
 import os
 import pathlib
 import platform
+import statistics
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from experiments import placement_report
+from experiments import bare, placement_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,8 +64,12 @@ class Args:
     """rows of an inference batch on the head; half of the environments if it is not given"""
     torch_threads: int = 1
     """threads of the head on a CPU"""
-    seconds: float = 8.0
-    """how long each part of a cell is measured"""
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"
+    """of inference on the head, and of updates"""
+    seconds: float = 4.0
+    """how long each part of a turn is measured"""
+    turns: int = 3
+    """how often all parts of a cell are measured"""
     out: pathlib.Path = RESULTS
     """folder for placement-DEVICE.json; the page placement.md there is made of all of these"""
     cell: str | None = None
@@ -108,12 +114,13 @@ def has_atari() -> bool:
 def run(cell: Cell, args: Args) -> dict[str, Any]:
     """Measure one cell in a process of its own."""
     words = [sys.executable, "-m", "experiments.placement", "--cell", json.dumps(asdict(cell))]
-    for name in ("device", "workers", "envs_per_worker", "inference_batch", "torch_threads", "seconds"):
+    numbers = ("workers", "envs_per_worker", "inference_batch", "torch_threads", "seconds", "turns")
+    for name in ("device", "cuda_graphs", *numbers):
         value = getattr(args, name)
         words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
     paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    limit_s = START_S + 6 * args.seconds
+    limit_s = START_S + args.turns * (6 * args.seconds + 10.0)
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, env=environ, cwd=ROOT, timeout=limit_s, check=False
@@ -127,7 +134,7 @@ def run(cell: Cell, args: Args) -> dict[str, Any]:
 
 
 def measure(cell: Cell, args: Args) -> dict[str, Any]:
-    """Take batches, first without learning, then with."""
+    """Turn by turn the limit, acting, and learning."""
     import torch
 
     from clusterenv.learners.common.environments import environments
@@ -144,28 +151,56 @@ def measure(cell: Cell, args: Args) -> dict[str, Any]:
         total_steps=10**9,
         device=args.device,
         torch_threads=args.torch_threads,
+        cuda_graphs=args.cuda_graphs,
         inference=cell.inference,  # type: ignore[arg-type]
         inference_batch=args.inference_batch if cell.inference == "head" else None,
         **NETWORKS[cell.network],
     )
     torch.set_num_threads(args.torch_threads)
-    with environments(config, config.cluster) as envs:
+    limit = bare.BareLoops(cell.env_id, cell.env_args, os.cpu_count() or 1, args.envs_per_worker)
+    with limit, environments(config, config.cluster) as envs:
         updater = IMPALA(config).make_updater(envs.single_observation_space, envs.single_action_space)
         with source_for(envs, updater.acting, config) as source:
+            # What the workers played ahead while the limit was measured took no time.
+            ahead = 2 + -(-config.stream_buffers * slots // config.batch_slots)
 
             def learn(batch: Any) -> None:
                 updater.update(batch.to(torch, args.device), 1.0, lambda: source.publish(updater.acting))
 
-            acting = _rate(source, args.seconds, lambda batch: None)
-            learning = _rate(source, args.seconds, learn)
+            turns = [
+                {
+                    "limit": {"steps_per_s": round(limit.steps_per_s(args.seconds))},
+                    "acting": _rate(source, args.seconds, lambda batch: None, ahead),
+                    "learning": _rate(source, args.seconds, learn, ahead),
+                }
+                for _ in range(args.turns)
+            ]
     weights = sum(tensor.numel() for tensor in updater.acting.state_dict().values())
-    told = {f"learning_{name}": value for name, value in learning.items()}
-    return {"parameters": weights, **{f"acting_{name}": value for name, value in acting.items()}, **told}
+    return {"parameters": weights, **medians(turns), "turns": turns}
 
 
-def _rate(source: Source, seconds: float, use: Callable[[Any], None]) -> dict[str, Any]:
-    """Steps per second, after the first two batches; how old the data was, and what inference tells of itself."""
-    for _ in range(2):
+def medians(turns: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Of everything that was measured, and of the shares of the limit, each with the limit of its own turn.
+
+    Example:
+        >>> turn = {"limit": {"steps_per_s": 100}, "acting": {"steps_per_s": 90}, "learning": {"steps_per_s": 80}}
+        >>> told = medians([turn])
+        >>> told["acting_steps_per_s"], told["learning_of_limit"]
+        (90, 0.8)
+    """
+    told: dict[str, Any] = {}
+    for part, numbers in turns[0].items():
+        for name in numbers:
+            middle = statistics.median(turn[part][name] for turn in turns)
+            told[f"{part}_{name}"] = round(middle) if name == "steps_per_s" else round(middle, 3)
+        shares = [turn[part]["steps_per_s"] / turn["limit"]["steps_per_s"] for turn in turns]
+        told[f"{part}_of_limit"] = round(statistics.median(shares), 3)
+    return told
+
+
+def _rate(source: Source, seconds: float, use: Callable[[Any], None], ahead: int) -> dict[str, Any]:
+    """Steps per second, after so many batches; how old the data was, and what inference tells of itself."""
+    for _ in range(ahead):
         use(source.next())
     source.stats()
     steps, lags = 0, []
@@ -196,15 +231,17 @@ def machine(device: str) -> str:
 
 def table(lines: list[dict[str, Any]]) -> Table:
     """A row for each network and environment, workers and head side by side."""
-    shown = Table("network", "step", "acts on", "acting, steps/s", "learning, steps/s", "lag", "batch", "p50 / p99 ms")
+    speeds = ("bare loop", "acting, steps/s", "learning, steps/s", "of the bare loop")
+    shown = Table("network", "step", "acts on", *speeds, "lag", "batch", "p50 / p99 ms")
     for line in lines:
         first = [line["network"], line["env"], line["inference"]]
         if "error" in line:
             shown.add_row(*first, line["error"])
             continue
-        rates = [f"{line['acting_steps_per_s']:,}", f"{line['learning_steps_per_s']:,}", str(line["learning_lag"])]
+        rates = [f"{line[f'{part}_steps_per_s']:,}" for part in ("limit", "acting", "learning")]
+        shares = f"{line['acting_of_limit']:.2f}, {line['learning_of_limit']:.2f}"
         latency = f"{line['learning_p50_ms']} / {line['learning_p99_ms']}" if "learning_p50_ms" in line else ""
-        shown.add_row(*first, *rates, str(line.get("learning_batch", "")), latency)
+        shown.add_row(*first, *rates, shares, str(line["learning_lag"]), str(line.get("learning_batch", "")), latency)
     return shown
 
 

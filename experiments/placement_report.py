@@ -22,12 +22,14 @@ Made by `python -m experiments.placement`.
 Steps per second with the policy on the workers (`--inference worker`) and on the head (`--inference head`), as the
 network grows. *Acting* takes batches and throws them away, so it shows what environments and policy allow; *learning*
 makes one update of IMPALA after each batch, on the same device as the head's inference. *Head / worker* above 1 means
-that the head is the better place. *Lag* is how many versions old the data was. The made-up environment keeps a core
-busy for the time named; the dense network sees four numbers of it, the others four frames of 84 x 84.
+that the head is the better place. *Lag* is how many versions old the data was. A *bare loop* steps the same
+environments in one process per core, without a policy and without waiting for anybody; it is measured by turns with
+the rest. The made-up environment keeps a core busy for the time named; the dense network sees four numbers of it, the
+others four frames of 84 x 84.
 """
 HEAD = (
     "| network | a step takes | acting: worker | head | head / worker | learning: worker | head | head / worker "
-    "| lag: worker, head | rows in a batch | p50, p99 ms |"
+    "| lag: worker, head | rows in a batch | p50, p99 ms | of a bare loop, acting: worker, head | learning |"
 )
 
 
@@ -64,6 +66,8 @@ def _row(network: str, env: str, found: dict[str, dict[str, Any]]) -> str:
     cells.append(", ".join(str(cell.get("learning_lag", "-")) for cell in (worker, head)))
     cells.append(str(head.get("learning_batch", "-")))
     cells.append(", ".join(str(head.get(f"learning_{name}_ms", "-")) for name in ("p50", "p99")))
+    for part in ("acting", "learning"):
+        cells.append(", ".join(str(cell.get(f"{part}_of_limit", "-")) for cell in (worker, head)))
     failed = [f"{cell['inference']}: {cell['error']}" for cell in found.values() if "error" in cell]
     return f"| {' | '.join(cells)} |" + (f" {'; '.join(failed)}" if failed else "")
 

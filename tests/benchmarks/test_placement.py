@@ -15,7 +15,7 @@ from experiments.placement import Args, Cell, cells, has_atari, main, run, table
 if TYPE_CHECKING:
     import pathlib
 
-QUICK = {"workers": 1, "envs_per_worker": 4, "seconds": 0.1, "atari": False}
+QUICK = {"workers": 1, "envs_per_worker": 4, "seconds": 0.1, "turns": 1, "atari": False}
 
 
 def test_both_placements_are_measured(tmp_path: pathlib.Path) -> None:
@@ -25,6 +25,9 @@ def test_both_placements_are_measured(tmp_path: pathlib.Path) -> None:
     for cell in told["cells"]:
         assert cell["acting_steps_per_s"] > 0
         assert cell["learning_steps_per_s"] > 0
+        turn = cell["turns"][0]
+        share = turn["acting"]["steps_per_s"] / turn["limit"]["steps_per_s"]
+        assert cell["acting_of_limit"] == pytest.approx(share, abs=1e-3)
     assert told["cells"][1]["learning_batch"] == pytest.approx(2, abs=1)
     page = (tmp_path / "placement.md").read_text()
     assert told["machine"] in page
