@@ -193,6 +193,7 @@ def medians(turns: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
         for name in numbers:
             middle = statistics.median(turn[part][name] for turn in turns)
             told[f"{part}_{name}"] = round(middle) if name == "steps_per_s" else round(middle, 3)
+    for part in ("acting", "learning"):
         shares = [turn[part]["steps_per_s"] / turn["limit"]["steps_per_s"] for turn in turns]
         told[f"{part}_of_limit"] = round(statistics.median(shares), 3)
     return told
@@ -202,7 +203,7 @@ def _rate(source: Source, seconds: float, use: Callable[[Any], None], ahead: int
     """Steps per second, after so many batches; how old the data was, and what inference tells of itself."""
     for _ in range(ahead):
         use(source.next())
-    source.stats()
+    before = source.stats()["time_s"]
     steps, lags = 0, []
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -212,7 +213,11 @@ def _rate(source: Source, seconds: float, use: Callable[[Any], None], ahead: int
         lags.append(float(batch.lag.mean()))
     rate = steps / (time.perf_counter() - began)
     told: dict[str, Any] = {"steps_per_s": round(rate), "lag": round(sum(lags) / len(lags), 2)}
-    inference = source.stats().get("inference")
+    stats = source.stats()
+    if "env" in before:  # what workers do with their time they tell if they act, in microseconds for a step of a slot
+        spent = {name: stats["time_s"][name] - before[name] for name in ("env", "policy", "idle")}
+        told |= {f"{name}_us": round(taken / steps * 1e6, 1) for name, taken in spent.items()}
+    inference = stats.get("inference")
     if inference:
         told |= {"batch": round(inference["rows"] / max(1, inference["batches"]), 1)}
         told |= {f"{name}_ms": round(inference[f"{name}_s"] * 1000, 3) for name in ("p50", "p99")}

@@ -38,7 +38,8 @@ def test_a_loop_that_ends_is_told() -> None:
 
 def test_a_share_is_of_the_limit_of_its_own_turn() -> None:
     def turn(limit: int, acting: int) -> dict[str, dict[str, int]]:
-        return {"limit": {"steps_per_s": limit}, "acting": {"steps_per_s": acting, "lag": acting // 10}}
+        played = {"steps_per_s": acting, "lag": acting // 10}
+        return {"limit": {"steps_per_s": limit}, "acting": played, "learning": played}
 
     told = medians([turn(100, 50), turn(1000, 800), turn(10, 9)])
     assert told["acting_of_limit"] == 0.8

@@ -29,6 +29,8 @@ def test_both_placements_are_measured(tmp_path: pathlib.Path) -> None:
         share = turn["acting"]["steps_per_s"] / turn["limit"]["steps_per_s"]
         assert cell["acting_of_limit"] == pytest.approx(share, abs=1e-3)
     assert told["cells"][1]["learning_batch"] == pytest.approx(2, abs=1)
+    assert told["cells"][0]["acting_env_us"] == pytest.approx(10, abs=50)
+    assert told["cells"][0]["acting_policy_us"] > 0
     page = (tmp_path / "placement.md").read_text()
     assert told["machine"] in page
     row = next(line for line in page.splitlines() if line.startswith("| mlp 64-64 | 10 us |"))
