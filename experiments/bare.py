@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 from typing import TYPE_CHECKING, Any
@@ -40,33 +41,59 @@ class BareLoops:
             self._loops.append((process, ours))
 
     def __enter__(self) -> BareLoops:
+        try:
+            for core, (_, connection) in enumerate(self._loops):
+                _answer(core, connection, START_LIMIT_S)  # it is ready: all are to play at the same time
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process, connection in self._loops:
+        self._end()
+
+    def _end(self) -> None:
+        for _, connection in self._loops:
             connection.close()
+        for process, _ in self._loops:
             process.join(END_LIMIT_S)
+            if process.is_alive():  # in a step that does not end, or interrupted in a long turn
+                process.kill()
+                process.join()
 
     def steps_per_s(self, seconds: float) -> float:
         """Steps per second of all together, after a second in which caches and clocks settle."""
         for _, connection in self._loops:
-            connection.send(seconds)
-        return sum(_answer(connection, START_LIMIT_S + WARM_UP_S + seconds) for _, connection in self._loops)
+            with contextlib.suppress(ConnectionError):  # one that has ended has said why
+                connection.send(seconds)
+        limit_s = START_LIMIT_S + WARM_UP_S + seconds
+        return sum(_answer(core, connection, limit_s) for core, (_, connection) in enumerate(self._loops))
 
 
-def _answer(connection: Connection, limit_s: float) -> float:
+def _answer(core: int, connection: Connection, limit_s: float) -> float:
     if not connection.poll(limit_s):
-        raise RuntimeError(f"a bare loop has not answered within {limit_s:.0f} s.")
+        raise RuntimeError(f"bare loop {core} has not answered within {limit_s:.0f} s. Is the environment stuck?")
     try:
-        rate: float = connection.recv()
+        told: float | str = connection.recv()
     except (EOFError, ConnectionError) as error:
-        raise RuntimeError("a bare loop has ended; what it wrote above says why.") from error
-    return rate
+        raise RuntimeError(f"bare loop {core} was killed before it could say why. Was there enough memory?") from error
+    if isinstance(told, str):
+        raise RuntimeError(f"bare loop {core} has ended: {told}")
+    return told
 
 
 def _serve(connection: Connection, env_id: str, env_args: tuple[str, ...], seeds: range) -> None:
+    """Play, and tell what went wrong."""
+    try:
+        _play(connection, env_id, env_args, seeds)
+    except Exception as error:
+        with contextlib.suppress(ConnectionError):
+            connection.send(f"{type(error).__name__}: {error}")
+
+
+def _play(connection: Connection, env_id: str, env_args: tuple[str, ...], seeds: range) -> None:
     """Play for as long as is asked, again and again, until nobody asks any more."""
     import gymnasium
 
@@ -78,6 +105,7 @@ def _serve(connection: Connection, env_id: str, env_args: tuple[str, ...], seeds
         env.reset(seed=seed)
         env.action_space.seed(seed)
     actions = [[env.action_space.sample() for env in envs] for _ in range(64)]
+    connection.send(0.0)
     while True:
         try:
             seconds = connection.recv()

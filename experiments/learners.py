@@ -81,8 +81,9 @@ def play(run: Run) -> dict[str, Any]:
     from clusterenv.metrics import keys
 
     entry = catalog.find(run.learner)
-    sync = SyncConfig(rule=run.rule)  # type: ignore[arg-type]
-    learner = entry.learner()(replace(entry.preset(run.env_id), seed=run.seed, sync=sync, **run.changes))
+    preset = entry.preset(run.env_id)
+    sync = preset.sync if run.rule == preset.sync.rule else SyncConfig(rule=run.rule)  # type: ignore[arg-type]
+    learner = entry.learner()(replace(preset, seed=run.seed, sync=sync, **run.changes))
     curve, waits = [], []
     for update in learner.updates():
         values = update.metrics

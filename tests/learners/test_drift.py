@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from clusterenv.learners.common.drift import DRIFT_KEYS, drift, explained_variance
-from clusterenv.learners.common.updater import named
+from clusterenv.learners.common.drift import drift, explained_variance
+from clusterenv.learners.common.measured import measured, numbers
 from clusterenv.metrics import keys
 
 
 def drift_metrics(log_ratio: torch.Tensor, rho_bar: float) -> dict[str, float]:
-    return named(DRIFT_KEYS, drift(log_ratio, rho_bar))
+    return numbers(measured(drift(log_ratio, rho_bar)))
 
 
 def test_equal_policies_have_not_drifted_even_with_rounding() -> None:

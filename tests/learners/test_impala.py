@@ -11,7 +11,7 @@ from clusterenv.errors import ConfigError
 from clusterenv.learners.impala import IMPALA, IMPALAConfig
 from clusterenv.metrics import keys
 from clusterenv.metrics.recorder import Recorder
-from tests.learners.batches import SPACES, made_up
+from tests.learners.batches import SPACES, N, T, made_up
 from tests.learners.runs import LEVER, Notebook
 
 
@@ -82,3 +82,14 @@ def test_a_checkpoint_without_a_count_of_updates_is_taken() -> None:
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config(**settings)
+
+
+def test_losses_are_told_per_transition_whatever_is_summed_up() -> None:
+    def told(**changes: Any) -> dict[str, float]:
+        config = IMPALAConfig(num_envs=N, rollout_steps=T, hidden=(8,), **changes)
+        return IMPALA(config).make_updater(*SPACES).update(made_up(), 1.0, lambda: None)
+
+    mean, total = told(), told(reduction="sum")
+    for key in (keys.POLICY_LOSS, keys.VALUE_LOSS, keys.ENTROPY):
+        assert total[key.name] == pytest.approx(mean[key.name], rel=1e-5)
+    assert total[keys.GRAD_NORM.name] == pytest.approx(mean[keys.GRAD_NORM.name] * T * N, rel=1e-4)

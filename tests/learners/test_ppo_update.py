@@ -10,6 +10,7 @@ import torch
 
 from clusterenv.learners.ppo import PPOConfig
 from clusterenv.learners.ppo.update import PPOUpdater
+from clusterenv.metrics import keys
 from tests.learners.batches import SPACES, N, T, made_up
 
 if TYPE_CHECKING:
@@ -146,6 +147,14 @@ def test_it_publishes_once_or_after_each_gradient_step(settings: dict[str, Any],
     published: list[int] = []
     updater(epochs=3, minibatches=4, **settings).update(made_up(), 1.0, lambda: published.append(1))
     assert len(published) == times
+
+
+def test_the_divergence_is_told_of_the_last_pass_and_all_else_of_all_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, passes = updater(epochs=2), iter([1.0, 3.0])
+    names = [metric.name for metric in (keys.POLICY_LOSS, keys.APPROX_KL)]
+    monkeypatch.setattr(subject, "_pass", lambda *_: dict.fromkeys(names, torch.tensor(next(passes))))
+    told = subject.update(made_up(), 1.0, lambda: None)
+    assert (told[keys.POLICY_LOSS.name], told[keys.APPROX_KL.name]) == (2, 3)
 
 
 def test_what_is_saved_is_all_there_is() -> None:

@@ -229,6 +229,25 @@ def test_inputs_of_other_shapes_are_recorded_by_themselves(monkeypatch: pytest.M
     assert len(gpu.graphs) == subject.graphs == 2
 
 
+def test_inputs_of_other_types_are_recorded_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = MadeUpGpu(monkeypatch)
+    subject = Recorded(gpu.add, "cpu", must=True)
+    for turn in range(5):
+        for more in (torch.full((2,), 0.5), torch.full((2,), 1), torch.full((1,), 1)):
+            subject({"a": torch.zeros(2)}, more)
+        assert gpu.total.tolist() == [2.5 * (turn + 1)] * 2
+    assert subject.graphs == 3
+
+
+def test_shapes_that_are_rare_take_no_place_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = MadeUpGpu(monkeypatch)
+    subject = Recorded(gpu.add, "cpu", must=True)
+    for size in range(1, 12):
+        added(subject, range(1), size)
+    added(subject, range(4), 20)
+    assert subject.graphs == 1
+
+
 def test_inputs_of_too_many_shapes_are_worked_on_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = MadeUpGpu(monkeypatch)
     subject = Recorded(gpu.add, "cpu", must=True)

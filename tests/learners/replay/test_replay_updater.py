@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from clusterenv.learners.common.measured import measured
 from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.config import ReplayConfig
 from clusterenv.learners.replay.updater import ReplayUpdater, follow, on_device
@@ -60,8 +61,6 @@ class Kept:
 class Sums(ReplayUpdater[ReplayConfig, nn.Linear]):
     """Learns one weight."""
 
-    metric_keys = (keys.POLICY_LOSS,)
-
     def __init__(self, config: ReplayConfig) -> None:
         network = nn.Linear(1, 1)
         self.kept = Kept()
@@ -71,12 +70,14 @@ class Sums(ReplayUpdater[ReplayConfig, nn.Linear]):
         self.kept.items.extend(batch.reward[:, 0].tolist())
         return len(batch.reward)
 
-    def gradient_step(self, data: Any, weights: torch.Tensor, *more: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def gradient_step(
+        self, data: Any, weights: torch.Tensor, *more: Any
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         self.optimizer.zero_grad()
         loss = (weights * self.network(data.value[:, None]).squeeze(-1)).mean()
         loss.backward()
         self.optimizer.step()
-        return loss.detach()[None], torch.arange(len(weights)) + 0.5
+        return measured({keys.POLICY_LOSS: loss}), torch.arange(len(weights)) + 0.5
 
 
 def updater(**changes: Any) -> Sums:

@@ -10,6 +10,7 @@ import torch
 from clusterenv.learners.apex.config import ApeXConfig
 from clusterenv.learners.apex.loss import bootstrap, td_error, td_loss
 from clusterenv.learners.common import trees
+from clusterenv.learners.common.measured import measured
 from clusterenv.learners.common.networks import QNetwork
 from clusterenv.learners.replay.q_learning import q_network_for
 from clusterenv.learners.replay.transitions import TransitionReplay
@@ -31,7 +32,6 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
     """The network, its target, the memory, and what one sample does to them."""
 
     memory: TransitionReplay
-    metric_keys = (keys.TD_LOSS, keys.TD_ERROR, keys.Q_MEAN, keys.GRAD_NORM)
 
     def __init__(self, config: ApeXConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = q_network_for(config, observation_space, action_space)
@@ -66,7 +66,7 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
         best: Array = self.network(obs)[0].max(-1).values.cpu().numpy()
         return best
 
-    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[dict[str, Tensor], Tensor]:
         """One step; what surprised are the errors before it."""
         config, network = self.config, self.network
         obs, action, reward, discount, next_obs = data
@@ -81,7 +81,8 @@ class ApeXUpdater(ReplayUpdater[ApeXConfig, QNetwork]):
         self.optimizer.step()
         size = error.detach().abs()
         taken = q.detach().gather(-1, action.unsqueeze(-1))
-        return torch.stack([loss.detach(), size.mean(), taken.mean(), norm]), size
+        told = {keys.TD_LOSS: loss, keys.TD_ERROR: size.mean(), keys.Q_MEAN: taken.mean(), keys.GRAD_NORM: norm}
+        return measured(told), size
 
 
 def _optimizer(config: ApeXConfig, network: QNetwork) -> torch.optim.Optimizer:

@@ -85,8 +85,8 @@ class LearnerConfig:
     inference_wait_ms: float = 5.0
     """head: how long the first of a batch waits for the others before it is run without them"""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
-    """on a GPU: run updates, and the head's inference, as CUDA graphs; auto: where they can be, and inference where that
-    is faster, which is measured at the start"""
+    """on a GPU: run updates, and the head's inference, as CUDA graphs; auto: where they can be, and inference where
+    that is faster, which is measured at the start"""
     measure_drift: bool = False
     """estimate how far the workers' policy has drifted even if the sync rule does not ask, to compare rules"""
 

@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# What `drift` tells, in this order.
-DRIFT_KEYS = (keys.APPROX_KL, keys.LOG_RATIO, keys.RHO_CLIPPED)
-
-
 @torch.no_grad()
-def drift(log_ratio: Tensor, rho_bar: float) -> Tensor:
-    """The numbers that `DRIFT_KEYS` names, [3], from the log-ratios of learner to actor, of any shape.
+def drift(log_ratio: Tensor, rho_bar: float) -> dict[keys.Metric, Tensor]:
+    """From the log-ratios of learner to actor, of any shape.
 
     The estimate of the KL divergence is (r - 1) - log r, which is never negative.
 
     Example:
-        >>> drift(torch.zeros(3), 1.0)
-        tensor([0., 0., 0.])
+        >>> drift(torch.zeros(3), 1.0)[keys.APPROX_KL]
+        tensor(0.)
     """
     ratio = log_ratio.exp()
     # A little above, as rounding alone puts half of all ratios of 1 beyond it.
     above = ratio > rho_bar * (1 + 1e-4)
-    return torch.stack([(ratio - 1.0 - log_ratio).mean(), log_ratio.abs().mean(), above.to(ratio.dtype).mean()])
+    return {
+        keys.APPROX_KL: (ratio - 1.0 - log_ratio).mean(),
+        keys.LOG_RATIO: log_ratio.abs().mean(),
+        keys.RHO_CLIPPED: above.to(ratio.dtype).mean(),
+    }
 
 
 @torch.no_grad()

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from clusterenv.learners.common.graphed import Graphs
 
-    Step = Callable[..., tuple[Tensor, ...]]
+    # Takes trees of tensors and returns one.
+    Step = Callable[..., Any]
 
 # What a first call sets up cannot be recorded.
 _CALLS_BEFORE = 3
@@ -33,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Recording:
-    """A step for inputs of certain shapes.
+    """A step for inputs of certain shapes and types.
 
     Attributes:
         calls: with such inputs so far.
@@ -45,7 +46,7 @@ class _Recording:
     calls: int = 0
     graph: torch.cuda.CUDAGraph | None = None
     inputs: tuple[Any, ...] = ()
-    outputs: tuple[Tensor, ...] = ()
+    outputs: Any = None
 
 
 class Recorded:
@@ -55,16 +56,19 @@ class Recorded:
     of yet other shapes are worked on without.
 
     Args:
-        step: takes trees of tensors and returns tensors. It reads no number back from the GPU, and changes in place
-            what it changes.
+        step: takes trees of tensors and returns one. It reads no number back from the GPU, and changes in place what
+            it changes.
         device: the GPU.
         must: whether a step that cannot be recorded is an error; otherwise it runs as it is.
+
+    Attributes:
+        is_recordable: whether it can be, as far as is known; what cannot runs as it is from then on.
     """
 
     def __init__(self, step: Step, device: str, *, must: bool) -> None:
         self._step, self._device, self._must = step, torch.device(device), must
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        self._is_recordable = True
+        self.is_recordable = True
         self.forget()
 
     @property
@@ -74,15 +78,15 @@ class Recorded:
 
     def forget(self) -> None:
         """Record anew: tensors that the step uses were replaced by others."""
-        self._recordings: dict[tuple[torch.Size, ...], _Recording] = {}
+        self._recordings: dict[tuple[tuple[torch.Size, torch.dtype], ...], _Recording] = {}
 
-    def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
+    def __call__(self, *inputs: Any) -> Any:
         """As the function. What it returns holds until the next call."""
-        made = self._recording_for(inputs)
-        if made is None:
+        if not self.is_recordable:
             return self._run(inputs)
+        made = self._recording_for(inputs)
         made.calls += 1
-        if made.graph is None and made.calls > _CALLS_BEFORE:
+        if made.graph is None and made.calls > _CALLS_BEFORE and self.graphs < _MOST_GRAPHS:
             self._record(made, inputs)
         if made.graph is None:
             return self._run(inputs)
@@ -90,15 +94,11 @@ class Recorded:
         made.graph.replay()
         return made.outputs
 
-    def _recording_for(self, inputs: tuple[Any, ...]) -> _Recording | None:
-        if not self._is_recordable:
-            return None
-        shapes = tuple(tensor.shape for tensor in trees.leaves(inputs))
-        if shapes not in self._recordings and len(self._recordings) < _MOST_GRAPHS:
-            self._recordings[shapes] = _Recording()
-        return self._recordings.get(shapes)
+    def _recording_for(self, inputs: tuple[Any, ...]) -> _Recording:
+        kind = tuple((tensor.shape, tensor.dtype) for tensor in trees.leaves(inputs))
+        return self._recordings.setdefault(kind, _Recording())
 
-    def _run(self, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    def _run(self, inputs: tuple[Any, ...]) -> Any:
         """Once, on the stream that is to be recorded, which orders itself after and before what others do."""
         theirs = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(theirs)
@@ -119,7 +119,7 @@ class Recorded:
                     f"an update cannot be recorded as a CUDA graph: {error}. With cuda_graphs=auto it runs as it is."
                 ) from error
             _logger.warning("updates are run without a CUDA graph: %s", error)
-            self._is_recordable = False
+            self.is_recordable = False
             self.forget()  # what there is would not be played back, and holds memory that may just have run out
         else:
             made.graph, made.inputs, made.outputs = graph, held, outputs

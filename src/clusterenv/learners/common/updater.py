@@ -14,14 +14,13 @@ from clusterenv.learners.common.recorded import Recorded, recorded
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from torch import nn
 
     from clusterenv.env.batch import Batch
     from clusterenv.learners.common.config import LearnerConfig
     from clusterenv.learners.common.recorded import Step
-    from clusterenv.metrics import keys
 
 Config = TypeVar("Config", bound="LearnerConfig")
 Net = TypeVar("Net", bound="nn.Module")
@@ -57,7 +56,7 @@ class Updater(abc.ABC, Generic[Config, Net]):
     def on_device(self, step: Step) -> Step:
         """A gradient step as it is best done on the learner's device: on a GPU as a CUDA graph, if settings allow it.
 
-        It takes trees of tensors and returns tensors, reads no number back, and changes in place what it changes.
+        It takes trees of tensors and returns one, reads no number back, and changes in place what it changes.
         """
         best = recorded(step, self.optimizer, self.config.device, self.config.cuda_graphs)
         if isinstance(best, Recorded):
@@ -67,7 +66,7 @@ class Updater(abc.ABC, Generic[Config, Net]):
     @property
     def is_recorded(self) -> bool:
         """Whether gradient steps may be played back: each further shape of their inputs costs a recording."""
-        return bool(self._recorded)
+        return any(step.is_recordable for step in self._recorded)
 
     @property
     def acting(self) -> nn.Module:
@@ -119,6 +118,10 @@ class Updater(abc.ABC, Generic[Config, Net]):
                 group["lr"] = rate
         return left
 
+    def number(self, value: float) -> Tensor:
+        """A number as an input of a gradient step: one that was built into a recorded step would never change."""
+        return torch.full((), value, device=self.config.device)
+
     def weights(self) -> dict[str, Any]:
         """The acting policy's weights as arrays, as they travel."""
         return {name: tensor.detach().cpu().numpy() for name, tensor in self.acting.state_dict().items()}
@@ -155,17 +158,6 @@ class Updater(abc.ABC, Generic[Config, Net]):
 
     def load_beside(self, folder: pathlib.Path) -> None:
         """Take what `save_beside` saved, after `restore`."""
-
-
-def named(metrics: Sequence[keys.Metric], numbers: Tensor) -> dict[str, float]:
-    """What a gradient step measured, by name. All together, since each look at a GPU waits for it.
-
-    Example:
-        >>> from clusterenv.metrics import keys
-        >>> named([keys.GRAD_NORM], torch.tensor([0.5]))
-        {'losses/grad_norm': 0.5}
-    """
-    return {metric.name: value for metric, value in zip(metrics, numbers.tolist(), strict=True)}
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from clusterenv.learners.common import divergence, torch_distributions, unrolls
-from clusterenv.learners.common.drift import DRIFT_KEYS, drift, explained_variance
+from clusterenv.learners.common.drift import drift, explained_variance
 from clusterenv.learners.common.gae import normalized
+from clusterenv.learners.common.measured import measured, numbers
 from clusterenv.learners.common.networks import Network
-from clusterenv.learners.common.updater import Updater, named, under
+from clusterenv.learners.common.updater import Updater, under
 from clusterenv.learners.impact.buffer import CircularBuffer
 from clusterenv.learners.impact.config import IMPACTConfig
 from clusterenv.learners.impact.loss import ratio, steer, surrogate
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
 
     from clusterenv.env.batch import Batch
     from clusterenv.learners.common.unrolls import Material, NetworkOutputs
-
-# What a gradient step measures, in this order.
-_MEASURED = (
-    *(keys.POLICY_LOSS, keys.VALUE_LOSS, keys.ENTROPY, keys.TARGET_KL, keys.CLIPFRAC, keys.GRAD_NORM),
-    *(keys.EXPLAINED_VARIANCE, *DRIFT_KEYS),
-)
 
 
 class Anchor(NamedTuple):
@@ -114,12 +109,12 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
 
     def _learn(self, batch: Batch, left: float) -> dict[str, float]:
         """One gradient step on a batch; returns what it measured."""
-        numbers = (torch.full((), number, device=self.config.device) for number in (left, self._kl_coef))
-        (measured,) = self._step(unrolls.material(batch, few_shapes=self.is_recorded), *numbers)
+        material = unrolls.material(batch, few_shapes=self.is_recorded)
+        told = self._step(material, self.number(left), self.number(self._kl_coef))
         unrolls.learn_scale(self.network, batch)
-        return named(_MEASURED, measured)
+        return numbers(told)
 
-    def gradient_step(self, material: Material, left: Tensor, kl_coef: Tensor) -> tuple[Tensor]:
+    def gradient_step(self, material: Material, left: Tensor, kl_coef: Tensor) -> dict[str, Tensor]:
         """One step, with this share of the entropy bonus. It reads no number back, so that a GPU need not wait."""
         config, network = self.config, self.network
         outputs = unrolls.read(network, material)
@@ -137,9 +132,18 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         norm = unrolls.clip_gradients(network, config.max_grad_norm)
         self.optimizer.step()
         clipped = ((moved.detach() - 1.0).abs() > config.clip).float().mean()
-        explained = explained_variance(outputs.value.detach(), aim.target)
-        measured = torch.stack([each.detach() for each in (policy, critic, bonus, apart, clipped, norm, explained)])
-        return (torch.cat([measured, drift(outputs.logp.detach() - material.logp, config.rho_bar)]),)
+        return measured(
+            {
+                keys.POLICY_LOSS: policy,
+                keys.VALUE_LOSS: critic,
+                keys.ENTROPY: bonus,
+                keys.TARGET_KL: apart,
+                keys.CLIPFRAC: clipped,
+                keys.GRAD_NORM: norm,
+                keys.EXPLAINED_VARIANCE: explained_variance(outputs.value.detach(), aim.target),
+                **drift(outputs.logp.detach() - material.logp, config.rho_bar),
+            }
+        )
 
     @torch.no_grad()
     def _anchor(self, material: Material, outputs: NetworkOutputs) -> Anchor:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clusterenv.learners.common import torch_distributions, unrolls
-from clusterenv.learners.common.drift import DRIFT_KEYS, drift, explained_variance
+from clusterenv.learners.common.drift import drift, explained_variance
+from clusterenv.learners.common.measured import measured, numbers
 from clusterenv.learners.common.networks import Network
 from clusterenv.learners.common.rmsprop import TensorFlowRMSprop
-from clusterenv.learners.common.updater import Updater, named
+from clusterenv.learners.common.updater import Updater
 from clusterenv.learners.impala.config import IMPALAConfig
 from clusterenv.learners.impala.loss import loss
 from clusterenv.metrics import keys
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 
     from clusterenv.env.batch import Batch
     from clusterenv.learners.common.unrolls import Material
-
-# What a gradient step measures, in this order.
-_MEASURED = (
-    *(keys.POLICY_LOSS, keys.VALUE_LOSS, keys.ENTROPY, keys.GRAD_NORM, keys.EXPLAINED_VARIANCE),
-    *DRIFT_KEYS,
-)
 
 
 class IMPALAUpdater(Updater[IMPALAConfig, Network]):
@@ -45,15 +40,14 @@ class IMPALAUpdater(Updater[IMPALAConfig, Network]):
         if batch is None:
             raise ValueError("IMPALA uses every batch once, so each update needs a new one.")
         left = self.anneal(left)
-        material = unrolls.material(batch, few_shapes=self.is_recorded)
-        (measured,) = self._step(material, torch.full((), left, device=self.config.device))
+        told = self._step(unrolls.material(batch, few_shapes=self.is_recorded), self.number(left))
         unrolls.learn_scale(self.network, batch)
         self._updates += 1
         if self._updates % self.config.publish_every == 0:
             publish()
-        return {keys.LEARNING_RATE.name: self.config.learning_rate * left, **named(_MEASURED, measured)}
+        return {keys.LEARNING_RATE.name: self.config.learning_rate * left, **numbers(told)}
 
-    def gradient_step(self, material: Material, left: Tensor) -> tuple[Tensor]:
+    def gradient_step(self, material: Material, left: Tensor) -> dict[str, Tensor]:
         """One step, with this share of the entropy bonus. It reads no number back, so that a GPU need not wait."""
         config, network = self.config, self.network
         outputs = unrolls.read(network, material)
@@ -75,9 +69,16 @@ class IMPALAUpdater(Updater[IMPALAConfig, Network]):
         norm = unrolls.clip_gradients(network, config.max_grad_norm)
         self.optimizer.step()
         share = 1.0 / log_ratio.numel() if config.reduction == "sum" else 1.0
-        losses = torch.stack([told.policy, told.value, told.entropy]) * share
-        explained = explained_variance(outputs.value.detach(), aim.target)
-        return (torch.cat([losses, torch.stack([norm, explained]), drift(log_ratio, config.rho_bar)]),)
+        return measured(
+            {
+                keys.POLICY_LOSS: told.policy * share,
+                keys.VALUE_LOSS: told.value * share,
+                keys.ENTROPY: told.entropy * share,
+                keys.GRAD_NORM: norm,
+                **drift(log_ratio, config.rho_bar),
+                keys.EXPLAINED_VARIANCE: explained_variance(outputs.value.detach(), aim.target),
+            }
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint needs; how many updates there were tells when the next version is due."""

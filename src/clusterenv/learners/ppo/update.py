@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from clusterenv.learners.common import gae, rewards, torch_distributions, trees
 from clusterenv.learners.common.drift import explained_variance
+from clusterenv.learners.common.measured import measured, numbers, together
 from clusterenv.learners.common.networks import ActorCritic
-from clusterenv.learners.common.updater import Updater, named, seeded
+from clusterenv.learners.common.updater import Updater, seeded
 from clusterenv.learners.ppo.config import PPOConfig
 from clusterenv.learners.ppo.loss import Samples, loss
 from clusterenv.metrics import keys
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from clusterenv.env.batch import Batch
-
-# What a gradient step measures, in this order.
-_MEASURED = (keys.POLICY_LOSS, keys.VALUE_LOSS, keys.ENTROPY, keys.APPROX_KL, keys.CLIPFRAC, keys.GRAD_NORM)
-_KL = _MEASURED.index(keys.APPROX_KL)
 
 
 class PPOUpdater(Updater[PPOConfig, ActorCritic]):
@@ -53,20 +50,21 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
         left = self.anneal(left)
         each_step = self.config.publish_every == "gradient step"
         samples, explained = self.samples(batch)
-        rounds: list[Tensor] = []
+        rounds: list[dict[str, Tensor]] = []
         for _ in range(self.config.epochs):
-            epoch = self._pass(samples, left, publish if each_step else _nothing)
-            rounds.append(epoch)
-            if self.config.target_kl is not None and epoch[_KL] > self.config.target_kl:
+            rounds.append(self._pass(samples, left, publish if each_step else _nothing))
+            if self.config.target_kl is not None and rounds[-1][keys.APPROX_KL.name] > self.config.target_kl:
                 break
         # After the gradient steps: the ratios above compare policies that see observations on the same scale.
         self.network.learn_scale(trees.rows(trees.each(lambda array: array[:-1], batch.obs)))
         if not each_step or self.config.normalize_observations:
             publish()
-        measured = torch.stack(rounds).mean(0)
-        measured[_KL] = rounds[-1][_KL]
-        told = named([*_MEASURED, keys.EXPLAINED_VARIANCE], torch.cat([measured, explained.unsqueeze(0)]))
-        return {keys.LEARNING_RATE.name: self.config.learning_rate * left, **told}
+        told = {
+            **{name: torch.stack([each[name] for each in rounds]).mean() for name in rounds[0]},
+            keys.APPROX_KL.name: rounds[-1][keys.APPROX_KL.name],
+            keys.EXPLAINED_VARIANCE.name: explained,
+        }
+        return {keys.LEARNING_RATE.name: self.config.learning_rate * left, **numbers(told)}
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> tuple[Samples, Tensor]:
@@ -85,17 +83,17 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
         flat = (tensor.flatten(0, 1) for tensor in (batch.action, batch.logp, advantage, target))
         return Samples(obs, *flat), explained_variance(value[:-1], target)
 
-    def _pass(self, samples: Samples, left: float, after_step: Callable[[], None]) -> Tensor:
+    def _pass(self, samples: Samples, left: float, after_step: Callable[[], None]) -> dict[str, Tensor]:
         """One pass over the samples in random order; returns the mean of what was measured."""
         order = torch.randperm(len(samples.logp), generator=self._order).to(samples.logp.device)
-        share, measured = torch.full((), left, device=samples.logp.device), []
+        share, steps = self.number(left), []
         for index in order.tensor_split(self.config.minibatches):
-            (told,) = self._step(samples.pick(index), share)
-            measured.append(told.clone())  # what a step returns holds until the next one
+            told = self._step(samples.pick(index), share)
+            steps.append(together(told))
             after_step()
-        return torch.stack(measured).mean(0)
+        return dict(zip(told, torch.stack(steps).mean(0), strict=True))
 
-    def gradient_step(self, samples: Samples, left: Tensor) -> tuple[Tensor]:
+    def gradient_step(self, samples: Samples, left: Tensor) -> dict[str, Tensor]:
         """One step, with this share of the entropy bonus. It reads no number back, so that a GPU need not wait."""
         config, network = self.config, self.network
         params, value, _ = network(samples.obs)
@@ -114,7 +112,16 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
         # Each by itself: they share nothing, and where returns are large the critic's gradient would drown the actor's.
         norms = [nn.utils.clip_grad_norm_(part, config.max_grad_norm) for part in network.parts()]
         self.optimizer.step()
-        return (torch.stack([*told[1:], torch.stack(norms).norm()]),)
+        return measured(
+            {
+                keys.POLICY_LOSS: told.policy,
+                keys.VALUE_LOSS: told.value,
+                keys.ENTROPY: told.entropy,
+                keys.APPROX_KL: told.approx_kl,
+                keys.CLIPFRAC: told.clipfrac,
+                keys.GRAD_NORM: torch.stack(norms).norm(),
+            }
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint needs; the order of the samples is part of it."""

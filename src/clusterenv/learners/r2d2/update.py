@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from clusterenv.learners.common import trees
+from clusterenv.learners.common.measured import measured
 from clusterenv.learners.common.networks import QNetwork
 from clusterenv.learners.r2d2.config import R2D2Config
 from clusterenv.learners.r2d2.loss import ends, first_priority, priority, sequence_loss, taken, targets
@@ -31,7 +32,6 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
     """The network, its target, Adam, the sequences, and what a sample of them does to the network."""
 
     memory: SequenceReplay
-    metric_keys = (keys.TD_LOSS, keys.TD_ERROR, keys.Q_MEAN, keys.GRAD_NORM)
 
     def __init__(self, config: R2D2Config, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = q_network_for(config, observation_space, action_space, lstm=config.lstm)
@@ -68,7 +68,7 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
         self.memory.update(ids[known], surprise[known])
         return len(ids)
 
-    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[dict[str, Tensor], Tensor]:
         """One step; what surprised is made of the errors before it."""
         config = self.config
         q = unroll(self.network, data, config.burn_in)
@@ -87,8 +87,13 @@ class R2D2Updater(ReplayUpdater[R2D2Config, QNetwork]):
         loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), config.max_grad_norm)
         self.optimizer.step()
-        means = [_mean(part.detach(), mask) for part in (error.abs(), predicted)]
-        return torch.stack([loss.detach(), *means, norm]), priority(error, mask, config.eta)
+        told = {
+            keys.TD_LOSS: loss,
+            keys.TD_ERROR: _mean(error.abs(), mask),
+            keys.Q_MEAN: _mean(predicted, mask),
+            keys.GRAD_NORM: norm,
+        }
+        return measured(told), priority(error, mask, config.eta)
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:

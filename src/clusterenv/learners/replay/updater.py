@@ -12,7 +12,8 @@ import torch
 
 from clusterenv.errors import ConfigError, WeightsCorrupt
 from clusterenv.learners.common import rewards, trees
-from clusterenv.learners.common.updater import Updater, named, under
+from clusterenv.learners.common.measured import numbers
+from clusterenv.learners.common.updater import Updater, under
 from clusterenv.learners.replay import disk
 from clusterenv.learners.replay.config import ReplayConfig
 from clusterenv.learners.replay.limiter import RateLimiter
@@ -101,13 +102,9 @@ class ReplayUpdater(Updater[Config, Net]):
         optimizer: of its parameters.
         memory: empty.
         followed: what the target network is a copy of, if it is only a part of the network.
-
-    Attributes:
-        metric_keys: the names of the numbers that a gradient step returns, in their order.
     """
 
     takes_tensors: ClassVar[bool] = False
-    metric_keys: ClassVar[tuple[keys.Metric, ...]]
 
     def __init__(
         self,
@@ -131,11 +128,11 @@ class ReplayUpdater(Updater[Config, Net]):
         """Put a batch of arrays, with the rewards to learn from, into the memory; returns how many items are new."""
 
     @abc.abstractmethod
-    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[dict[str, Tensor], Tensor]:
         """Learn from a sample. It reads no number back from the device, so that a GPU need not wait.
 
         Returns:
-            The numbers that `metric_keys` names, and how much each item surprised, [B], as it was before.
+            What was measured, and how much each item surprised, [B], as it was before.
         """
 
     def inputs(self, sample: Drawn) -> tuple[Any, ...]:
@@ -145,8 +142,8 @@ class ReplayUpdater(Updater[Config, Net]):
     def learn(self, sample: Drawn, left: float) -> Learned:
         """One gradient step. The sample's weights and data are tensors on the learner's device."""
         left = self.anneal(left)
-        numbers, surprise = self._step(*self.inputs(sample))
-        metrics = {**named(self.metric_keys, numbers), keys.LEARNING_RATE.name: self.config.learning_rate * left}
+        told, surprise = self._step(*self.inputs(sample))
+        metrics = {**numbers(told), keys.LEARNING_RATE.name: self.config.learning_rate * left}
         return Learned(metrics, surprise.cpu().numpy() if self.config.prioritized else None)
 
     def learn_scale(self, batch: Batch) -> None:

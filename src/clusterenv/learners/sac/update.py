@@ -9,6 +9,7 @@ from torch.optim import Adam
 
 from clusterenv.learners.common import torch_distributions
 from clusterenv.learners.common.flat import clip_gradient, flatten
+from clusterenv.learners.common.measured import measured
 from clusterenv.learners.common.updater import seeded
 from clusterenv.learners.replay.transitions import TransitionReplay
 from clusterenv.learners.replay.updater import ReplayUpdater
@@ -31,7 +32,6 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
     """The networks, the target of the Q functions, Adam, the memory, and what one sample does to them."""
 
     memory: TransitionReplay
-    metric_keys = (keys.VALUE_LOSS, keys.POLICY_LOSS, keys.ENTROPY, keys.TEMPERATURE, keys.Q_MEAN, keys.GRAD_NORM)
 
     def __init__(self, config: SACConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = seeded(lambda: _network(config, observation_space, action_space), config.seed).to(config.device)
@@ -69,7 +69,7 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
         noise = torch.randn(2, len(weights), self.network.actor.distribution.dims, generator=self._source)
         return data, weights, noise.to(weights)
 
-    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+    def gradient_step(self, data: Any, weights: Tensor, *more: Any) -> tuple[dict[str, Tensor], Tensor]:
         """One step of everything at once: what each part learns from is constant to the others."""
         network, (noise,) = self.network, more
         rows = network.actor.rows(data.obs)
@@ -86,8 +86,15 @@ class SACUpdater(ReplayUpdater[SACConfig, SACNetwork]):
         total.backward()  # type: ignore[no-untyped-call]
         norm = torch.stack([clip_gradient(part, self.config.max_grad_norm) for part in self._parts]).norm()
         self.optimizer.step()
-        numbers = torch.stack([critic, actor, -logp.mean(), temperature, q.mean(), norm]).detach()
-        return numbers, (q.detach() - aim).abs().mean(0)
+        told = {
+            keys.VALUE_LOSS: critic,
+            keys.POLICY_LOSS: actor,
+            keys.ENTROPY: -logp.mean(),
+            keys.TEMPERATURE: temperature,
+            keys.Q_MEAN: q.mean(),
+            keys.GRAD_NORM: norm,
+        }
+        return measured(told), (q.detach() - aim).abs().mean(0)
 
     @torch.no_grad()
     def _aim(self, data: Any, temperature: Tensor, noise: Tensor) -> Tensor:

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from clusterenv.learners.common import popart, rewards, torch_distributions, unrolls
 from clusterenv.learners.common.drift import explained_variance
+from clusterenv.learners.common.measured import measured, numbers
 from clusterenv.learners.common.networks import Network
 from clusterenv.learners.common.returns import returns_to_end
 from clusterenv.learners.common.tasks import task_of
-from clusterenv.learners.common.updater import Updater, named, under
+from clusterenv.learners.common.updater import Updater, under
 from clusterenv.learners.vmpo.config import VMPOConfig
 from clusterenv.learners.vmpo.loss import divergences, e_step, policy_loss, trust_region_loss
 from clusterenv.metrics import keys
@@ -26,15 +27,6 @@ if TYPE_CHECKING:
 
     from clusterenv.env.batch import Batch
     from clusterenv.learners.common.unrolls import Material, NetworkOutputs
-
-# What a gradient step measures, in this order; then the trust regions, and the tasks if there are several.
-_MEASURED = (
-    *(keys.POLICY_LOSS, keys.VALUE_LOSS, keys.ENTROPY, keys.GRAD_NORM, keys.PSI_KL, keys.EXPLAINED_VARIANCE),
-    keys.TEMPERATURE,
-)
-# Of each region how far the policy has moved in it, then of each its multiplier: for Gaussians mean and spread.
-_REGIONS = (keys.APPROX_KL, keys.KL_MULTIPLIER)
-_GAUSSIAN_REGIONS = (keys.APPROX_KL, keys.KL_SPREAD, keys.KL_MULTIPLIER, keys.KL_MULTIPLIER_SPREAD)
 
 # Below this a temperature or a multiplier would never come back.
 _LEAST = 1e-8
@@ -101,8 +93,6 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
         super().__init__(config, network, optimizer, acting=self.target.policy_only())
         epsilons = [config.epsilon_kl, config.epsilon_spread] if gaussian else [config.epsilon_kl]
         self._epsilon = torch.tensor(epsilons, device=config.device)
-        shares = [keys.find(f"{keys.TASK_WEIGHT_PREFIX}{name}") for name in self.tasks] if self._several else []
-        self._measured = [*_MEASURED, *(_GAUSSIAN_REGIONS if gaussian else _REGIONS), *shares]
         self._step = self.on_device(self.gradient_step)
         self._updates = 0
 
@@ -112,15 +102,15 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
             raise ValueError("V-MPO uses every batch once, so each update needs a new one.")
         left = self.anneal(left)
         aim = self.aim(batch)
-        material, share = unrolls.material(batch, few_shapes=self.is_recorded), torch.full_like(aim.returns[0, 0], left)
+        material, share = unrolls.material(batch, few_shapes=self.is_recorded), self.number(left)
         for _ in range(self.config.passes):
-            (measured,) = self._step(material, aim, share)
+            told = self._step(material, aim, share)
         unrolls.learn_scale(self.network, batch)
         self._updates += 1
         if self._updates % self.config.target_period == 0:
             self.target.load_state_dict(self.network.state_dict())
             publish()
-        return {keys.LEARNING_RATE.name: self.config.learning_rate * left, **named(self._measured, measured)}
+        return {keys.LEARNING_RATE.name: self.config.learning_rate * left, **numbers(told)}
 
     @torch.no_grad()
     def aim(self, batch: Batch) -> Aim:
@@ -143,7 +133,7 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
     def _read(self, batch: Batch | Material, task: Tensor) -> NetworkOutputs:
         return unrolls.read(self.network, batch, task if self._several else None)
 
-    def gradient_step(self, material: Material, aim: Aim, left: Tensor) -> tuple[Tensor]:
+    def gradient_step(self, material: Material, aim: Aim, left: Tensor) -> dict[str, Tensor]:
         """One step, with this share of the entropy bonus. It reads no number back, so that a GPU need not wait."""
         config, network, multipliers = self.config, self.network, self.multipliers
         outputs = self._read(material, aim.task)
@@ -165,23 +155,42 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
         norm = unrolls.clip_gradients(network, config.max_grad_norm)
         self.optimizer.step()
         multipliers.project()
-        explained = explained_variance(outputs.value, aim.returns)
-        measured = (policy, critic, entropy, norm, step.psi_kl, explained, multipliers.temperature)
-        parts = [torch.stack([number.detach() for number in measured]), moved.mean(1), multipliers.kl]
-        return (torch.cat([part.detach() for part in (*parts, *self._shares(step.psi, aim))]),)
+        return measured(
+            {
+                keys.POLICY_LOSS: policy,
+                keys.VALUE_LOSS: critic,
+                keys.ENTROPY: entropy,
+                keys.GRAD_NORM: norm,
+                keys.PSI_KL: step.psi_kl,
+                keys.EXPLAINED_VARIANCE: explained_variance(outputs.value, aim.returns),
+                keys.TEMPERATURE: multipliers.temperature.clone(),  # the next step changes it in place
+                **self._regions(moved.mean(1)),
+                **self._shares(step.psi, aim),
+            }
+        )
 
-    def _shares(self, psi: Tensor, aim: Aim) -> list[Tensor]:
-        """How much of what the policy learns each task teaches, [tasks], from the weights [T * N]."""
+    def _regions(self, moved: Tensor) -> dict[keys.Metric, Tensor]:
+        """How far the policy has moved in each trust region, [C], and its multiplier."""
+        multipliers = self.multipliers.kl.clone()
+        values = {keys.APPROX_KL: moved[0], keys.KL_MULTIPLIER: multipliers[0]}
+        if len(moved) == 1:
+            return values
+        return {**values, keys.KL_SPREAD: moved[1], keys.KL_MULTIPLIER_SPREAD: multipliers[1]}
+
+    def _shares(self, psi: Tensor, aim: Aim) -> dict[keys.Metric, Tensor]:
+        """How much of what the policy learns each task teaches, from the weights [T * N]."""
         if not self._several:
-            return []
+            return {}
         weight = psi.view(aim.returns.shape).sum(0)  # [T * N] -> [N]
-        return [weight.new_zeros(len(self.tasks)).index_add_(0, aim.task, weight)]
+        shares = weight.new_zeros(len(self.tasks)).index_add_(0, aim.task, weight)
+        names = [keys.find(f"{keys.TASK_WEIGHT_PREFIX}{name}") for name in self.tasks]
+        return dict(zip(names, shares, strict=True))
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint needs."""
         beside = {"target/": self.target.state_dict(), "multipliers/": self.multipliers.state_dict()}
-        named = {prefix + name: tensor for prefix, state in beside.items() for name, tensor in state.items()}
-        return {**super().tensors(), **named, "updates": torch.tensor(self._updates)}
+        more = {prefix + name: tensor for prefix, state in beside.items() for name, tensor in state.items()}
+        return {**super().tensors(), **more, "updates": torch.tensor(self._updates)}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take what `tensors` told."""
