@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.resources
 import pathlib
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,34 @@ def test_fewer_environments_than_the_presets_batch_has_slots_take_half_of_them()
     assert (more.num_envs, more.stream_slots) == (24, 8)
     with pytest.raises(ConfigError, match="stream_slots=6 must be from 1 to num_envs=4"):
         parse(impala, ["--env-id", "CartPole-v1", "--num-envs", "4", "--stream-slots", "6"])
+
+
+FOLDER = importlib.resources.files("clusterenv") / "presets"
+PRESETS = [path.name.removesuffix(".toml").partition("-") for path in FOLDER.iterdir()]
+
+
+@pytest.mark.parametrize(("name", "env_id"), [(name, env_id) for name, _, env_id in PRESETS])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["--inference", "head", "--mode", "stream"],
+        ["--sync.rule", "always"],
+        ["--sync.rule=every", "--sync.every", "4"],
+        ["--sync.target-ess", "0.9"],
+        ["--sync.bandwidth", "1 MiB/s"],
+    ],
+)
+def test_a_threshold_of_the_preset_is_in_nobodys_way(name: str, env_id: str, asked: list[str]) -> None:
+    parse(catalog.find(name), ["--env-id", env_id.replace("clusterenv-", "clusterenv/"), *asked])
+
+
+def test_a_threshold_of_the_preset_holds_where_nothing_else_is_said() -> None:
+    impact = catalog.find("impact")
+    found = [
+        parse(impact, ["--env-id", "HalfCheetah-v5", *more]).settings.sync.threshold
+        for more in ([], ["--sync.rule", "aps"], ["--sync.threshold", "0.5"])
+    ]
+    assert found == [0.02, 0.02, 0.5]
 
 
 def test_synchronisation_is_nested() -> None:

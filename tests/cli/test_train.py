@@ -178,8 +178,9 @@ def test_a_run_that_is_stopped_before_it_has_gone_on_still_has_its_checkpoint(
         assert out == f"Stopped at 64 steps; a checkpoint is saved. Go on: {again}\n"
 
 
-def test_a_target_that_is_missed_is_a_failed_run() -> None:
+def test_a_target_that_is_missed_is_a_failed_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "ppo", *SMALL, "--quiet", "--target-return", "500"]) == 1
+    assert "The target of 500 was not reached within the budget of" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from clusterenv.errors import ConfigError
 from clusterenv.learners.ppo import PPO, PPOConfig
 
 
-@pytest.mark.parametrize("device", ["banana", "cuda:99"])
+@pytest.mark.parametrize("device", ["banana", "cuda:99", "meta"])
 def test_a_run_on_a_device_that_is_not_there_is_refused(device: str) -> None:
     learner = PPO(PPOConfig(cluster="tcp:nodes=1", device=device))
     with pytest.raises(ConfigError, match=rf"device='{device}' cannot be used: .* Here are: cpu"):

@@ -76,6 +76,7 @@ def test_synchronisation_that_makes_no_sense_is_refused(settings: dict[str, Any]
         ({"num_envs": 0}, "num_envs=0 must be at least 1"),
         ({"cluster": "locl:2"}, "Did you mean 'local'"),
         ({"gamma": 1.5}, r"gamma=1\.5 must be at most 1"),
+        ({"target_return": float("nan")}, r"target_return=nan must be finite"),
         ({"gae_lambda": -0.1}, r"gae_lambda=-0\.1 must be at least 0"),
         ({"learning_rate": 0.0}, r"learning_rate=0\.0 must be more than 0"),
         ({"learning_rate": float("nan")}, "learning_rate=nan"),

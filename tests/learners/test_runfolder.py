@@ -139,6 +139,24 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: pathlib.Path, content: str) 
         read_settings(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('algorithm = "ppo"', r"has format=None; .* A file of your own needs the lines `format = 1` and `algorithm"),
+        ("format = 1", r"must have a text for its algorithm"),
+        ('format = 1\nalgorithm = "ppo"\nnum_envs = 4', r"'num_envs'.*belong into the table \[config\]"),
+        ('format = 1\nalgorithm = "ppo"\n[stream]\nstream_slots = 4', r"'stream'.*belong into the table \[config\]"),
+    ],
+)
+def test_a_file_of_ones_own_that_is_no_run_says_what_is_missing(
+    tmp_path: pathlib.Path, content: str, message: str
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        read_settings(path)
+
+
 RUN = 'format = 1\nalgorithm = "ppo"\n[config]\nseed = 7\n'
 NO_TOML = {
     "nothing": b"",

@@ -11,6 +11,7 @@ from clusterenv.errors import ConfigError
 from clusterenv.learners import catalog
 from clusterenv.learners.common.config import LearnerConfig, Mode
 from clusterenv.learners.common.runfolder import RunFolder, read_settings
+from clusterenv.learners.common.sync import SyncConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +91,7 @@ def _defaults(learner: Entry, arguments: Sequence[str]) -> LearnerConfig:
         return learner.config()
     mode = _value_of(arguments, "mode")
     tuned = learner.preset(env_id, cast("Mode", mode) if mode in get_args(Mode) else None)
-    return _for_fewer(tuned, _value_of(arguments, "num-envs"))
+    return _with_own_rule(_for_fewer(tuned, _value_of(arguments, "num-envs")), arguments)
 
 
 def _for_fewer(tuned: LearnerConfig, num_envs: str | None) -> LearnerConfig:
@@ -98,6 +99,15 @@ def _for_fewer(tuned: LearnerConfig, num_envs: str | None) -> LearnerConfig:
     if num_envs is None or not num_envs.isdecimal() or tuned.stream_slots is None:
         return tuned
     return replace(tuned, stream_slots=None) if 0 < int(num_envs) < tuned.stream_slots else tuned
+
+
+def _with_own_rule(tuned: LearnerConfig, arguments: Sequence[str]) -> LearnerConfig:
+    """Without a preset's threshold, if it has none in what is asked for: nobody typed that either."""
+    other = _value_of(arguments, "sync.rule") not in (None, tuned.sync.rule)
+    steered = any(_value_of(arguments, f"sync.{name}") is not None for name in ("target-ess", "bandwidth"))
+    if other or steered or _value_of(arguments, "inference") == "head":
+        return replace(tuned, sync=SyncConfig())
+    return tuned
 
 
 def _own(learner: Entry, algorithm: str, table: dict[str, Any]) -> LearnerConfig:

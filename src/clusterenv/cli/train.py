@@ -232,6 +232,9 @@ def _say_end(summary: Summary, settings: LearnerConfig, folder: RunFolder, run: 
         f"Done: {found}. {summary.episodes:,} episodes and "
         f"{summary.steps:,} steps in {summary.seconds:.0f} s ({summary.steps_per_second:,.0f} per second)."
     )
+    wanted = settings.target_return
+    if wanted is not None and not summary.final_return >= wanted:
+        tell(f"The target of {wanted:g} was not reached within the budget of {settings.total_steps:,} steps.")
     for name, mean in summary.task_returns.items():
         tell(f"Return of {name}: {mean:.4g}.")
     since = f" since it was resumed at {summary.resumed_at:,} steps" if summary.resumed_at else ""

@@ -12,7 +12,7 @@ import numpy as np
 from clusterenv.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from typing_extensions import Self
 
@@ -126,6 +126,20 @@ def check_slots(distribution: Distribution, num_envs: int) -> None:
             f"{type(distribution).__name__} has one epsilon for each of {slots} slot(s), but there are {num_envs} "
             f"environments. Give it {num_envs}, or one number for all."
         )
+
+
+def why_nan(observation: Iterable[Array]) -> str:
+    """What to look at if a policy gave NaN for an observation with these leaves.
+
+    Example:
+        >>> why_nan([np.array([1.0, np.inf])])
+        'Its observation is not finite there: look at the environment.'
+    """
+    with np.errstate(over="ignore"):
+        numbers = [leaf.astype(np.float32) for leaf in observation if leaf.dtype.kind == "f"]
+    if all(np.isfinite(leaf).all() for leaf in numbers):
+        return "Look for overflows and divisions by 0 in its forward pass, and for a learning rate that is too high."
+    return "Its observation is not finite there: look at the environment."
 
 
 def row_sums(parts: Array) -> Array:

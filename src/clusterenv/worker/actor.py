@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from clusterenv import spaces
 from clusterenv.envs import EPISODE_CONTINUES
 from clusterenv.errors import PolicyError
-from clusterenv.policy.base import at_slots
+from clusterenv.policy.base import at_slots, why_nan
 from clusterenv.policy.streams import Streams
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class Actor:
                 t, row = (int(index[0]) for index in bad.nonzero()[:2])
                 raise PolicyError(
                     f"{self._name} gave NaN as {name} in slot {self._block.slots[row]}, step {t} of {steps}, with "
-                    f"version {columns.version[t, row]}. Look for overflows and divisions by 0 in its forward pass."
+                    f"version {columns.version[t, row]}. {why_nan(leaf[t, row] for leaf in columns.obs)}"
                 )
 
     def _keep_final(self, row: int, observation: Any, info: Any) -> None:

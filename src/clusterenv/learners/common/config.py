@@ -128,6 +128,8 @@ class LearnerConfig:
         check("seed", self.seed, least=0)
         for name in ("learning_rate", "max_grad_norm", "checkpoint_every_s", "reward_scale"):
             check(name, getattr(self, name), above=0)
+        if self.target_return is not None:
+            check("target_return", self.target_return)
         if any(size < 1 for size in self.hidden or ()):
             raise ConfigError(f"hidden={self.hidden} must be sizes of at least 1, such as (64, 64).")
         self._check_batch()

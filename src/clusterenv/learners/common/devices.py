@@ -20,7 +20,8 @@ def check_device(name: str) -> None:
         clusterenv.errors.ConfigError: device='banana' cannot be used: ... Here are: cpu...
     """
     try:
-        torch.empty(0, device=name)
+        if torch.empty(0, device=name).is_meta:
+            raise RuntimeError("it knows shapes, but no numbers")
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch was built without CUDA
         found = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
         reason = str(error).splitlines()[0].rstrip(".")

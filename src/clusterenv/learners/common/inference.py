@@ -34,7 +34,7 @@ from clusterenv.learners.common.gathering import Answers, Gathering
 from clusterenv.learners.common.graphed import fastest
 from clusterenv.learners.common.meter import Meter
 from clusterenv.learners.common.seeds import playing_seed
-from clusterenv.policy.base import at_slots, check_slots
+from clusterenv.policy.base import at_slots, check_slots, why_nan
 from clusterenv.policy.streams import Streams
 from clusterenv.transport.fragments import FragmentSpec
 
@@ -252,8 +252,7 @@ class Inference:
             row = int(np.isnan(params).any(1).argmax())
             raise PolicyError(
                 f"{type(self._actor.module).__name__} gave NaN as params in slot {slots[row]}, with version "
-                f"{self._version}. Look for overflows and divisions by 0 in its forward pass, and for a learning rate "
-                "that is too high."
+                f"{self._version}. {why_nan(leaf[row] for leaf in obs)}"
             )
         actions = distribution.sample(params, self._noise[at, slots])
         self._envs.send(distribution.to_env(actions), slots)

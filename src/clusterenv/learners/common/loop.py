@@ -12,7 +12,7 @@ import torch
 
 from clusterenv.learners.common.devices import check_device
 from clusterenv.learners.common.environments import environments
-from clusterenv.learners.common.finite import refuse_bad_rewards
+from clusterenv.learners.common.finite import refuse_bad_observations, refuse_bad_rewards
 from clusterenv.learners.common.source import source_for
 from clusterenv.learners.common.tracking import WINDOW, Means, Tracker, full_bytes
 from clusterenv.metrics.recorder import Recorder
@@ -229,6 +229,7 @@ class Learner(abc.ABC, Generic[Config]):
         waiting = time.perf_counter()
         fresh = source.next()
         refuse_bad_rewards(fresh)
+        refuse_bad_observations(fresh)
         self._epoch = fresh.epoch
         self._tracker.take(fresh, time.perf_counter() - waiting)
         return fresh.to(torch, self.config.device) if self.updater.takes_tensors else fresh

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterenv import __version__
-from clusterenv.errors import ConfigError
+from clusterenv.errors import ConfigError, unknown
 from clusterenv.learners.common import toml
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FORMAT = 1
+_PARTS = ("format", "algorithm", "config", "versions")
 _MAX_TITLE = 150  # characters; a folder's name may have 255, and seed, time and number are in it too
 _MAX_BYTES = 1 << 20  # of a run.toml; ours have some thousand
 _LIBRARIES = ("gymnasium", "numpy", "torch", "onnxruntime")
@@ -178,11 +179,18 @@ def read_settings(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
         content = toml.loads(_text(pathlib.Path(path)))
     except (OSError, ValueError, RecursionError) as error:  # a ValueError: `_text`, no UTF-8, no TOML, a long number
         raise ConfigError(f"{os.fspath(path)} cannot be read: {error}.") from error
+    file = os.fspath(path)
     if content.get("format") != FORMAT:
-        raise ConfigError(f"{os.fspath(path)} has format={content.get('format')!r}; this version reads {FORMAT}.")
-    algorithm, config = content.get("algorithm", ""), content.get("config", {})
+        raise ConfigError(
+            f"{file} has format={content.get('format')!r}; this version reads {FORMAT}. A file of your own needs the "
+            f'lines `format = {FORMAT}` and `algorithm = "ppo"` (or another), then a table [config] with the settings.'
+        )
+    algorithm, config = content.get("algorithm"), content.get("config", {})
     if not isinstance(algorithm, str) or not isinstance(config, dict):
-        raise ConfigError(f"{os.fspath(path)} must have a text for its algorithm and a table for its config.")
+        raise ConfigError(f"{file} must have a text for its algorithm and a table for its config.")
+    for name in content:
+        if name not in _PARTS:
+            raise ConfigError(f"{unknown(f'part of {file}', name, _PARTS)} Settings belong into the table [config].")
     return algorithm, config
 
 

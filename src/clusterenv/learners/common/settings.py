@@ -62,11 +62,11 @@ def from_table(kind: type[Settings], table: dict[str, Any], where: str = "") -> 
     Raises:
         ConfigError: a name or the type of a value is wrong; the message says where.
     """
-    hints = typing.get_type_hints(kind)
-    values = {}
+    hints, values = typing.get_type_hints(kind), {}
+    names = [field.name for field in dataclasses.fields(typing.cast("Any", kind))]
     for name, value in table.items():
-        if name not in hints:
-            raise ConfigError(unknown(f"setting in {where or 'the file'}", name, hints))
+        if name not in names:
+            raise ConfigError(unknown(f"setting in {where or 'the file'}", name, names))
         values[name] = _fitted(hints[name], value, _place(where, name))
     return kind(**values)
 
