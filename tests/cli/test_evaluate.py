@@ -234,6 +234,7 @@ def test_a_run_that_has_saved_nothing_cannot_be_measured(tmp_path: pathlib.Path,
         (["RUN", "--env-args", "delay"], "not name=value"),
         (["RUN", "--cluster", "cloud"], "cloud"),
         (["RUN", "--episodes", "0"], "episodes=0 must be at least 1"),
+        (["RUN", "--films", "2"], "--films 2 says how many, and not where: add --video FOLDER"),
         (["RUN", "--greedy", "--sample"], "--greedy and --sample cannot both be given"),
     ],
 )

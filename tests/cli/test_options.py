@@ -17,6 +17,7 @@ from clusterenv.learners.common.runfolder import RunFolder
 from clusterenv.learners.common.settings import to_table
 from clusterenv.learners.common.sync import SyncConfig
 from clusterenv.learners.ppo import PPOConfig, preset
+from clusterenv.learners.vmpo import VMPOConfig
 
 if TYPE_CHECKING:
     from clusterenv.learners.common.config import LearnerConfig
@@ -33,10 +34,16 @@ def saved(tmp_path: pathlib.Path, settings: LearnerConfig, algorithm: str = "ppo
     return folder
 
 
-def test_without_options_it_is_the_defaults() -> None:
-    told = parse_ppo([])
-    assert told.settings == PPOConfig()
+def test_without_an_environment_it_is_as_if_the_default_one_were_named() -> None:
+    learner = catalog.find("impact")
+    told = parse(learner, [])
+    assert told.settings == learner.preset("CartPole-v1") != learner.config()
     assert told.run.runs == "runs"
+
+
+def test_several_tasks_have_the_preset_of_none() -> None:
+    tasks = ("CartPole-v1", "clusterenv/CartPoleNoVelocity-v0")
+    assert parse(catalog.find("vmpo"), ["--tasks", *tasks]).settings == VMPOConfig(tasks=tasks)
 
 
 @pytest.mark.parametrize(

@@ -105,9 +105,11 @@ def test_the_wrong_answer_costs_and_a_constant_one_gains_nothing() -> None:
     assert abs(np.mean(found)) < 0.15
 
 
-def test_a_negative_delay_is_refused() -> None:
+def test_a_delay_that_is_none_is_refused() -> None:
     with pytest.raises(clusterenv.ConfigError, match="delay=-1"):
         Recall(-1)
+    with pytest.raises(clusterenv.ConfigError, match=r"delay=3\.5 must be a whole number"):
+        Recall(3.5)  # type: ignore[arg-type]
 
 
 # CartPole

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from clusterenv.learners.common.config import LearnerConfig
     from clusterenv.learners.common.evaluate import Scores
 
+FILMS = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions:
@@ -59,16 +61,20 @@ class EvalOptions:
     """an episode is cut after so many steps, for environments that never end by themselves"""
     video: str | None = None
     """a folder for films of the first episodes, as .gif"""
-    films: int = 3
-    """how many of them, with --video"""
+    films: int | None = None
+    """how many of them, with --video; three if it is not given"""
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
     """only show what would be started or submitted for the environments"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """write one JSON object, for machines"""
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "max_steps", "films"):
+        for name in ("episodes", "max_steps"):
             check(name, getattr(self, name), least=1)
+        if self.films is not None:
+            check("films", self.films, least=1)
+            if self.video is None:
+                raise ConfigError(f"--films {self.films} says how many, and not where: add --video FOLDER.")
         check("seed", self.seed, least=0)
         check_num_envs(self.num_envs)
         parse_cluster(self.cluster)
@@ -302,7 +308,7 @@ def _film(options: EvalOptions, trained: Trained, network: Any) -> list[str]:
         cameras.append(Film(env))
         return cameras[-1]
 
-    count = min(options.films, _slots(options, len(trained.config.all_tasks())))  # those that have played
+    count = min(options.films or FILMS, _slots(options, len(trained.config.all_tasks())))  # those that have played
     with _environments(options, trained, count, "inproc", (camera,)) as envs:
         fps = float(envs.metadata.get("render_fps") or 30)
         evaluate.play(envs, network, episodes=count, seed=options.seed, greedy=options.greedy, runtime="torch")

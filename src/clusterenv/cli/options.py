@@ -87,8 +87,10 @@ def _defaults(learner: Entry, arguments: Sequence[str]) -> LearnerConfig:
         return _own(learner, *RunFolder.open(resume).read())
     if config is not None:
         return _own(learner, *read_settings(config))
-    if env_id is None:
+    if _value_of(arguments, "tasks") is not None:
         return learner.config()
+    if env_id is None:
+        env_id = learner.config().env_id
     mode = _value_of(arguments, "mode")
     tuned = learner.preset(env_id, cast("Mode", mode) if mode in get_args(Mode) else None)
     return _with_own_rule(_for_fewer(tuned, _value_of(arguments, "num-envs")), arguments)

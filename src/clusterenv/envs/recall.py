@@ -29,8 +29,8 @@ class Recall(gymnasium.Env[Any, Any]):
     """
 
     def __init__(self, delay: int = 8) -> None:
-        if delay < 0:
-            raise ConfigError(f"delay={delay} must be at least 0.")
+        if not isinstance(delay, int) or delay < 0:
+            raise ConfigError(f"delay={delay!r} must be a whole number of at least 0.")
         self.delay = delay
         self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = spaces.Discrete(2)

@@ -179,7 +179,7 @@ class LearnerConfig:
         return title_of(self.all_tasks())
 
     def _check_inference(self) -> None:
-        check("inference_wait_ms", self.inference_wait_ms, least=0)
+        check("inference_wait_ms", self.inference_wait_ms, least=0, most=60_000)
         if self.inference == "head" and self.mode != "stream":
             raise ConfigError(
                 f"inference='head' with mode={self.mode!r}: on the head the policy acts while the learner learns. "
@@ -221,7 +221,7 @@ class LearnerConfig:
         if self.stream_slots is not None and self.mode != "stream":
             raise ConfigError(
                 f"stream_slots={self.stream_slots} means nothing in lock step, where a batch has all the environments. "
-                "Leave it out, or use mode='stream'."
+                "Leave it out (where a file has it, set it to None), or use mode='stream'."
             )
         if not 1 <= self.batch_slots <= self.num_envs:
             raise ConfigError(f"stream_slots={self.stream_slots} must be from 1 to num_envs={self.num_envs}.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from clusterenv.learners.common.devices import check_device
+from clusterenv.learners.common.devices import check_device, room_for_network
 from clusterenv.learners.common.environments import environments
 from clusterenv.learners.common.finite import refuse_bad_observations, refuse_bad_rewards
 from clusterenv.learners.common.source import source_for
@@ -149,7 +149,8 @@ class Learner(abc.ABC, Generic[Config]):
         config = self.config
         check_device(config.device)
         with environments(config, self._cluster) as envs:
-            self._updater = self.make_updater(envs.single_observation_space, envs.single_action_space)
+            with room_for_network(config.device):
+                self._updater = self.make_updater(envs.single_observation_space, envs.single_action_space)
             names = tuple(task.name for task in config.all_tasks())
             self._tracker = Tracker(
                 len(envs.worker_pids()),  # a cluster of other hosts has so many on each, or as many as there are cores

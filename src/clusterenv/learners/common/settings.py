@@ -112,9 +112,16 @@ def _fitted(hint: Any, value: Any, where: str) -> Any:
     if choices:
         named = " or ".join(map(repr, choices))
         raise ConfigError(f"{where}={_shown(value)} must be {named}.{meant(str(value)[:_MAX_SHOWN], choices)}")
-    wanted = [option for option in options if option is not type(None)]
-    named = " or ".join(option.__name__ if isinstance(option, type) else str(option) for option in wanted)
+    if int in options and _is_whole(value):
+        raise ConfigError(f"{where}={_shown(value)} must be more than -2**63 and less than 2**63.")
+    named = " or ".join(_called(option) for option in options if option is not type(None))
     raise ConfigTypeError(f"{where}={_shown(value)} must be {named}.")
+
+
+def _called(option: Any) -> str:
+    if typing.get_origin(option) is tuple:
+        return f"a list of {_called(typing.get_args(option)[0])}"
+    return option.__name__ if isinstance(option, type) else str(option)
 
 
 def _choices(option: Any) -> tuple[str, ...]:
@@ -136,6 +143,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def _fits(option: Any, value: Any) -> bool:
     origin = typing.get_origin(option)
     if origin is typing.Literal:
@@ -148,5 +159,5 @@ def _fits(option: Any, value: Any) -> bool:
         whole = isinstance(value, numbers.Integral)  # these are real numbers too, and some are larger than any float
         return _fits(int, value) if whole else isinstance(value, numbers.Real)
     if option is int:  # one of more than 63 bits is a slip of the pen, and not every other type could hold it
-        return isinstance(value, numbers.Integral) and not isinstance(value, bool) and abs(int(value)) < 2**63
+        return _is_whole(value) and abs(int(value)) < 2**63
     return isinstance(option, type) and isinstance(value, option)

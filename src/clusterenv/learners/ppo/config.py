@@ -53,7 +53,8 @@ class PPOConfig(ActorCriticConfig):
         if self.minibatches > self.batch_size:
             raise ConfigError(
                 f"minibatches={self.minibatches} is more than the {self.batch_size} transitions of a batch "
-                f"(rollout_steps={self.rollout_steps} x {self.batch_slots} slots): some would be empty."
+                f"(rollout_steps={self.rollout_steps} x {self.batch_slots} slots): some would be empty. "
+                f"Ask for at most {self.batch_size}, or for more transitions."
             )
         if self.normalize_advantage and 2 * self.minibatches > self.batch_size:
             raise ConfigError(
