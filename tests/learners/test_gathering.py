@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.env.batch import assemble
-from clusterenv.learners.common.gathering import Answers, Gathering
+from clusterenv.learners.common.gathering import Answers, Gathered, Gathering
 from clusterenv.spaces import Leaf
 from clusterenv.transport.fragments import FragmentSpec
 
@@ -75,12 +74,13 @@ rounds = st.lists(
 )
 
 
-@given(rounds)
-def test_every_unroll_is_what_its_slot_lived_through(rounds: list[list[str | None]]) -> None:
-    unrolls = Gathering(spec())
+@given(rounds, st.integers(1, 5))
+def test_every_unroll_is_what_its_slot_lived_through(rounds: list[list[str | None]], every: int) -> None:
+    """However long whole unrolls wait until they are gathered, some of them cut apart."""
+    unrolls = Gathering(spec(), spare=every * N)
     lives = [Life([float(slot)], [True]) for slot in range(N)]
     asked = unrolls.begin([np.arange(N, dtype=np.float32)])
-    pieces = []
+    gathered, waiting = [], []
     clock = 10.0
     for number, events in enumerate(rounds):
         act(unrolls, lives, asked, number)
@@ -91,10 +91,15 @@ def test_every_unroll_is_what_its_slot_lived_through(rounds: list[list[str | Non
         for slot, event, obs, got in zip(slots, chosen, seen, reward, strict=True):
             lives[slot].answer(event, float(obs), float(got))
         asked = unrolls.answered(answers(unrolls, slots, chosen, seen, reward))
-        pieces += unrolls.take()
+        waiting += unrolls.take()
+        if waiting and number % every == 0:
+            gathered.append(unrolls.gather([part for each in waiting for part in each.split(1)]))
+            waiting = []
         assert sorted([*asked.act, *asked.reset]) == slots.tolist()
         assert [life.resetting for life in np.array(lives)[slots]] == [slot in asked.reset for slot in slots]
-    check(pieces, lives)
+    if waiting:
+        gathered.append(unrolls.gather(waiting))
+    check(gathered, lives)
 
 
 def act(unrolls: Gathering, lives: list[Life], asked: Any, number: int) -> None:
@@ -119,34 +124,36 @@ def answers(unrolls: Gathering, slots: Any, events: list[str], seen: Any, reward
     return Answers(slots, [seen], reward, terminated, truncated, *rare)
 
 
-def check(pieces: list[Any], lives: list[Life]) -> None:
+def check(gathered: list[Gathered], lives: list[Life]) -> None:
     found: dict[int, list[Any]] = {slot: [] for slot in range(N)}
-    for piece in pieces:
-        for column, slot in enumerate(piece.slots):
-            found[slot].append((piece.columns, column, piece.afresh))
+    for each in gathered:
+        for column, slot in enumerate(each.slots):
+            found[slot].append((each, column, each.afresh[column]))
     for slot, life in enumerate(lives):
         assert len(found[slot]) == len(life.whole)
-        for (columns, at, afresh), (obs, first, steps, begun_afresh) in zip(found[slot], life.whole, strict=True):
-            assert columns.obs[0][:, at].tolist() == obs
-            assert columns.first[:, at].tolist() == first
+        for (told, at, afresh), (obs, first, steps, begun_afresh) in zip(found[slot], life.whole, strict=True):
+            assert told.columns.obs[0][:, at].tolist() == obs
+            assert told.columns.first[:, at].tolist() == first
             assert afresh == begun_afresh
             for t, step in enumerate(steps):
-                check_step(columns, t, at, step)
+                check_step(told, t, at, step)
 
 
-def check_step(columns: Any, t: int, at: int, step: dict[str, Any]) -> None:
-    number = step["action"]
+def check_step(told: Gathered, t: int, at: int, step: dict[str, Any]) -> None:
+    number, columns = step["action"], told.columns
+    assert columns.value is not None
     assert columns.action[t, at] == columns.version[t, at] == number
     assert (columns.logp[t, at], columns.params[t, at, 0], columns.value[t, at]) == (number / 8, number / 4, number / 2)
     for name in ("reward", "terminated", "truncated"):
         assert getattr(columns, name)[t, at] == step[name]
     if step["final"] is None:
         return
-    assert columns.final[0][t, at] == step["final"]
-    told = columns.episode_length[t, at]
-    assert (told > 0) == (step["told"] is not None)
+    ended = zip(*(columns.terminated | columns.truncated).nonzero(), strict=True)
+    assert told.final[0][list(ended).index((t, at))] == step["final"]
+    length = columns.episode_length[t, at]
+    assert (length > 0) == (step["told"] is not None)
     if step["told"] is not None:
-        assert (columns.episode_return[t, at], told) == step["told"]
+        assert (columns.episode_return[t, at], length) == step["told"]
 
 
 def test_the_states_before_unrolls_are_asked_for_when_they_are_whole() -> None:
@@ -156,36 +163,45 @@ def test_the_states_before_unrolls_are_asked_for_when_they_are_whole() -> None:
         asked_for.append(slots.tolist())
         return [np.full((1, len(slots), 2), 7.0)]
 
-    unrolls = Gathering(spec(steps=1), starts)
+    unrolls = Gathering(spec(steps=1), starts, spare=2)
     asked = unrolls.begin([np.zeros(N, np.float32)])
     some, no = np.array([2, 1]), np.zeros(2, bool)
     unrolls.acted(asked.act, np.zeros(N, int), np.zeros(N), np.zeros((N, 1)), np.zeros(N), version=0)
     unrolls.answered(Answers(some, [np.ones(2, np.float32)], np.zeros(2), no, no))
-    piece = unrolls.take()[0]
+    whole = unrolls.take()
     assert asked_for == [[2, 1]]
-    assert piece.columns.state[0].tolist() == [[7.0, 7.0]] * 2
     assert unrolls.take() == []
+    assert (
+        unrolls.gather([part for each in whole for part in each.split(1)]).columns.state[0].tolist() == [[7.0, 7.0]] * 2
+    )
 
 
-def test_pieces_become_a_batch() -> None:
-    """The last axis of a batch are unrolls; those of fresh environments are marked."""
-    from gymnasium.spaces import Box
-
-    unrolls = Gathering(spec(steps=1))
+def test_unrolls_of_fresh_environments_are_marked() -> None:
+    unrolls = Gathering(spec(steps=1), spare=N)
     unrolls.begin([np.zeros(N, np.float32)])
     everybody, no = np.arange(N), np.zeros(N, bool)
     lost = np.array([False, True, False])
     zeros = np.zeros(N)
     unrolls.acted(everybody, np.zeros(N, int), zeros, zeros[:, None], zeros, version=3)
     unrolls.answered(Answers(everybody, [np.ones(N, np.float32)], zeros, no, lost, lost=lost))
-    pieces = unrolls.take()
     one = np.array([1])
     for _ in range(2):  # the reset, and a step
         unrolls.answered(Answers(one, [np.full(1, 5, np.float32)], np.ones(1), no[:1], no[:1]))
         unrolls.acted(one, np.zeros(1, int), zeros[:1], zeros[:1, None], zeros[:1], version=4)
-    pieces += unrolls.take()
-    batch = assemble(pieces, None, Box(0, 9, ()), epoch=2, newest=5, divergence=np.zeros(1))
-    assert batch.slot.tolist() == [0, 2, 1]
-    assert batch.worker_lost.tolist() == [False, False, True]
-    assert batch.lag.tolist() == [[2, 2, 1]]
-    assert batch.obs.tolist() == [[0, 0, 5], [1, 1, 5]]
+    told = unrolls.gather(unrolls.take())
+    assert told.slots.tolist() == [0, 2, 1]
+    assert told.afresh.tolist() == [False, False, True]
+    assert told.columns.version.tolist() == [[3, 3, 4]]
+    assert told.columns.obs[0].tolist() == [[0, 0, 5], [1, 1, 5]]
+
+
+def test_what_was_gathered_stays_as_it_was_while_others_play_on() -> None:
+    unrolls = Gathering(spec(steps=1, slots=1), spare=1)
+    one, no = np.arange(1), np.zeros(1, bool)
+    unrolls.begin([np.zeros(1, np.float32)])
+    told = []
+    for step in range(1, 6):
+        unrolls.acted(one, one, np.zeros(1), np.zeros((1, 1)), np.zeros(1), version=0)
+        unrolls.answered(Answers(one, [np.full(1, step, np.float32)], np.ones(1), no, no))
+        told.append(unrolls.gather(unrolls.take()))
+    assert [each.columns.obs[0][:, 0].tolist() for each in told] == [[step - 1, step] for step in range(1, 6)]

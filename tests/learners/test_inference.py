@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import signal
 import threading
@@ -310,6 +311,21 @@ def test_the_learner_holds_inference_back() -> None:
         most = 2 * SLOTS * STEPS * 2  # a batch in the queue, one in the making, and what the lanes hold
         assert subject._meter._rows <= most
         assert subject.next().N == 3
+
+
+@pytest.mark.parametrize("buffers", [1, 3])
+@pytest.mark.parametrize(("size", "slots"), [(6, 6), (4, 5), (5, 2), (1, 1), (2, 6)])
+def test_whatever_waits_for_the_learner_has_room(size: int, slots: int, buffers: int) -> None:
+    """Also when as much waits as may: no unroll is overwritten, none is missing."""
+    settings = config(inference_batch=size, stream_slots=slots, stream_buffers=buffers)
+    with inferring(Screen, settings) as (subject, _):
+        wait_until(lambda: len(subject._queue) == subject._most, 30)
+        batches = [subject.next() for _ in range(8 * SLOTS // slots)]
+    for played in by_slot(batches, 8).values():
+        assert len(played) >= 4
+        for one, other in itertools.pairwise(played):
+            np.testing.assert_array_equal(one["obs"][-1], other["obs"][0])
+            assert one["first"][-1] == other["first"][0]
 
 
 def test_closing_is_prompt_and_final(tmp_path: pathlib.Path) -> None:

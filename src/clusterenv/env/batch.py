@@ -184,6 +184,7 @@ def assemble(
     epoch: int,
     newest: int,
     divergence: Array,
+    final: list[Array] | None = None,
 ) -> Batch:
     """Make a batch.
 
@@ -194,6 +195,8 @@ def assemble(
         epoch: of the versions.
         newest: the head's newest version number.
         divergence: [workers], the last measurements.
+        final: the leaves of the last observations of the episodes that ended, piece by piece and step by step, if the
+            pieces do not have them.
     """
     slots = np.concatenate([piece.slots for piece in pieces])
     ended = [(piece.columns.terminated | piece.columns.truncated).nonzero() for piece in pieces]
@@ -205,7 +208,7 @@ def assemble(
         terminated=columns.terminated,
         truncated=columns.truncated,
         first=columns.first,
-        final_obs=spaces.assemble(observation_space, _finals(pieces, ended)),
+        final_obs=spaces.assemble(observation_space, _finals(pieces, ended) if final is None else final),
         final_at=_where(pieces, ended),
         logp=columns.logp,
         params=columns.params,

@@ -2,9 +2,10 @@
 
 Arrays in, arrays out: it knows neither environments nor networks.
 
-A slot has a lane, which is one column of [T, N] arrays, and a place in it. It is asked for an action, then its
-environment answers; after T steps its column is copied out as a piece of a batch, and the lane begins again with the
-observation that the piece ended with.
+A slot has a lane, which is one column of [T, lanes] arrays, and a place in it. It is asked for an action, then its
+environment answers. After T steps the unroll stays where it is until it becomes part of a batch, and the slot goes on
+in another lane, with the observation that the unroll ended with. So whoever acts never waits for a copy of a batch:
+that is made by whoever wants one, in a thread of its own.
 
 After the last step of an episode a slot is asked once more, for a reset: the environments are in Gymnasium's mode
 NEXT_STEP, where the last observation of an episode comes as the observation of its step, without a message.
@@ -12,11 +13,12 @@ NEXT_STEP, where the last observation of an episode comes as the observation of 
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from clusterenv.env.batch import Piece
 from clusterenv.transport.fragments import Columns
 
 if TYPE_CHECKING:
@@ -73,11 +75,52 @@ class Asked(NamedTuple):
     reset: Slots
 
 
+class Unrolls(NamedTuple):
+    """Whole unrolls, which wait in their lanes to become part of a batch.
+
+    Attributes:
+        lanes: [n], where they are.
+        slots: [n], whose they are.
+        afresh: [n] bool, the worker was lost before it.
+        states: the recurrent states before the steps of each, [steps, n, ...], or only before the first.
+    """
+
+    lanes: Slots
+    slots: Slots
+    afresh: Flags
+    states: list[Array]
+
+    def split(self, count: int) -> tuple[Unrolls, Unrolls]:
+        """The first `count`, and the others."""
+        return self._part(slice(0, count)), self._part(slice(count, None))
+
+    def _part(self, some: slice) -> Unrolls:
+        states = [kept[:, some] for kept in self.states]
+        return Unrolls(self.lanes[some], self.slots[some], self.afresh[some], states)
+
+
+class Gathered(NamedTuple):
+    """Unrolls side by side, in memory of their own.
+
+    Attributes:
+        columns: [T, n] arrays, without `final`.
+        final: the leaves of the last observation of each episode that ended here, [K, ...], step by step.
+        slots: [n], whose unrolls these are.
+        afresh: [n] bool, the worker was lost before it.
+    """
+
+    columns: Columns
+    final: list[Array]
+    slots: Slots
+    afresh: Flags
+
+
 class Gathering:
     """The unrolls of all slots.
 
     Args:
         spec: their sizes; of one buffer.
+        spare: how many whole unrolls may wait for `gather`.
         states: tells the recurrent states before the steps of these slots' unrolls, each [steps, n, ...]; asked when
             they are whole. The first is enough if the spec does not want them all.
 
@@ -86,26 +129,30 @@ class Gathering:
         >>> from clusterenv.transport.fragments import FragmentSpec
         >>> number = Leaf((), np.dtype(np.float32))
         >>> spec = FragmentSpec(1, 2, 1, 1, (number,), (), Leaf((), np.dtype(np.int64)), 1, has_value=False)
-        >>> unrolls = Gathering(spec)
+        >>> unrolls = Gathering(spec, spare=1)
         >>> slots, no = np.arange(1), np.zeros(1, bool)
         >>> unrolls.begin([np.zeros(1, np.float32)]).at
         array([0])
         >>> for step in (1, 2):
         ...     unrolls.acted(slots, np.zeros(1, int), np.zeros(1), np.zeros((1, 1)), None, version=0)
         ...     asked = unrolls.answered(Answers(slots, [np.full(1, step, np.float32)], np.ones(1), no, no))
-        >>> [piece.columns.obs[0].tolist() for piece in unrolls.take()], asked.at
-        ([[[0.0], [1.0], [2.0]]], array([0]))
+        >>> unrolls.gather(unrolls.take()).columns.obs[0].tolist(), asked.at
+        ([[0.0], [1.0], [2.0]], array([0]))
     """
 
-    def __init__(self, spec: FragmentSpec, states: Callable[[Slots], Sequence[Array]] | None = None) -> None:
+    def __init__(
+        self, spec: FragmentSpec, states: Callable[[Slots], Sequence[Array]] | None = None, *, spare: int
+    ) -> None:
         self.spec, self._states = spec, states
         count = spec.num_envs
-        self._columns = _columns(spec)
+        self._columns = _columns(replace(spec, num_envs=count + spare))
+        self._lane = np.arange(count)  # of each slot
+        self._free = deque(range(count, count + spare))  # two threads take from it and add to it
         self._at = np.zeros(count, np.intp)  # the step that each slot is at
         self._resetting = np.zeros(count, np.bool_)
         self._afresh = np.zeros(count, np.bool_)  # the unroll begins with a fresh environment, after a loss
         self._returns, self._lengths = np.zeros(count, np.float64), np.zeros(count, np.int64)
-        self._pieces: list[Piece] = []
+        self._whole: list[Unrolls] = []
 
     def begin(self, obs: list[Array]) -> Asked:
         """All slots show the first observations of episodes."""
@@ -117,13 +164,13 @@ class Gathering:
         self, slots: Slots, action: Array, logp: Array, params: Array, value: Array | None, *, version: int
     ) -> None:
         """These slots, which waited for actions, were given them."""
-        at, columns = self._at[slots], self._columns
-        columns.action[at, slots] = action
-        columns.logp[at, slots] = logp
-        columns.params[at, slots] = params
-        columns.version[at, slots] = version
+        at, lanes, columns = self._at[slots], self._lane[slots], self._columns
+        columns.action[at, lanes] = action
+        columns.logp[at, lanes] = logp
+        columns.params[at, lanes] = params
+        columns.version[at, lanes] = version
         if columns.value is not None:
-            columns.value[at, slots] = value
+            columns.value[at, lanes] = value
 
     def answered(self, answers: Answers) -> Asked:
         """Take what came back; whole unrolls are kept for `take`."""
@@ -147,18 +194,31 @@ class Gathering:
         self._complete(shown.slots)
         return self._asked(shown.slots, shown.obs, first, slots[ended])
 
-    def take(self) -> list[Piece]:
-        """The unrolls that have become whole since the last call."""
-        pieces, self._pieces = self._pieces, []
-        return pieces
+    def take(self) -> list[Unrolls]:
+        """The unrolls that have become whole since the last call, to be given to `gather` sooner or later."""
+        whole, self._whole = self._whole, []
+        return whole
+
+    def gather(self, unrolls: Sequence[Unrolls]) -> Gathered:
+        """Copy these side by side; their lanes are free again. Any thread may do that, while another one acts."""
+        lanes = np.concatenate([each.lanes for each in unrolls])
+        parts = {name: _taken(part, lanes) for name, part in self._columns._asdict().items() if name != "final"}
+        t, n = (parts["terminated"] | parts["truncated"]).nonzero()
+        final = [array[t, lanes[n]] for array in self._columns.final]
+        self._free.extend(lanes.tolist())
+        states = [np.concatenate(kept, axis=1) for kept in zip(*(each.states for each in unrolls), strict=True)]
+        parts["state"] = [kept[0] for kept in states]
+        parts["states"] = states if self.spec.every_state else None
+        slots, afresh = (np.concatenate([getattr(each, name) for each in unrolls]) for name in ("slots", "afresh"))
+        return Gathered(Columns(final=[], **parts), final, slots, afresh)
 
     def _stepped(self, answers: Answers, ended: Flags) -> None:
         """The steps of these slots are over."""
         slots, columns = answers.slots, self._columns
-        at = self._at[slots]
-        columns.reward[at, slots] = answers.reward
-        columns.terminated[at, slots] = answers.terminated
-        columns.truncated[at, slots] = answers.truncated
+        at, lanes = self._at[slots], self._lane[slots]
+        columns.reward[at, lanes] = answers.reward
+        columns.terminated[at, lanes] = answers.terminated
+        columns.truncated[at, lanes] = answers.truncated
         self._returns[slots] += answers.reward
         self._lengths[slots] += 1
         self._at[slots] += 1
@@ -167,14 +227,15 @@ class Gathering:
 
     def _end_episodes(self, answers: Answers, at: Slots) -> None:
         slots, columns = answers.slots, self._columns
+        lanes = self._lane[slots]
         for kept, last in zip(columns.final, answers.obs, strict=True):
-            kept[at, slots] = last
-        columns.episode_length[at, slots] = 0  # there is nothing to tell
+            kept[at, lanes] = last
+        columns.episode_length[at, lanes] = 0  # there is nothing to tell
         over = np.ones(len(slots), np.bool_) if answers.continues is None else ~answers.continues
         # An episode that was cut because its environment raised has no return worth telling.
         whole = over if answers.failed is None else over & ~answers.failed
-        columns.episode_return[at[whole], slots[whole]] = self._returns[slots[whole]]
-        columns.episode_length[at[whole], slots[whole]] = self._lengths[slots[whole]]
+        columns.episode_return[at[whole], lanes[whole]] = self._returns[slots[whole]]
+        columns.episode_length[at[whole], lanes[whole]] = self._lengths[slots[whole]]
         self._returns[slots[over]], self._lengths[slots[over]] = 0.0, 0
 
     def _lose(self, slots: Slots) -> None:
@@ -184,38 +245,23 @@ class Gathering:
         self._returns[slots], self._lengths[slots] = 0.0, 0
 
     def _show(self, slots: Slots, obs: list[Array], first: Flags) -> None:
-        at = self._at[slots]
+        at, lanes = self._at[slots], self._lane[slots]
         for column, leaf in zip(self._columns.obs, obs, strict=True):
-            column[at, slots] = leaf
-        self._columns.first[at, slots] = first
+            column[at, lanes] = leaf
+        self._columns.first[at, lanes] = first
 
     def _complete(self, slots: Slots) -> None:
-        """Copy whole unrolls out, and begin the next with what was seen last."""
+        """Leave whole unrolls where they are, and begin the next elsewhere with what was seen last."""
         done = slots[self._at[slots] == self.spec.steps]
         if not len(done):
             return
-        columns = self._columns
-        for afresh in (False, True):
-            some = done[self._afresh[done] == afresh]
-            if len(some):
-                self._pieces.append(Piece(0, self._copied(some), some, afresh))
-        for column in (*columns.obs, columns.first):
-            column[0, done] = column[self.spec.steps, done]
+        old, new = self._lane[done], np.array([self._free.popleft() for _ in done])
+        states = [] if self._states is None else list(self._states(done))
+        self._whole.append(Unrolls(old, done, self._afresh[done], states))
+        for column in (*self._columns.obs, self._columns.first):
+            column[0, new] = column[self.spec.steps, old]
+        self._lane[done] = new
         self._at[done], self._afresh[done] = 0, False
-
-    def _copied(self, slots: Slots) -> Columns:
-        parts: dict[str, Any] = {
-            name: [array[:, slots] for array in part]
-            if isinstance(part, list)
-            else None
-            if part is None
-            else part[:, slots]
-            for name, part in self._columns._asdict().items()
-        }
-        states = [] if self._states is None else list(self._states(slots))
-        parts["state"] = [kept[0] for kept in states]
-        parts["states"] = states if self.spec.every_state else None
-        return Columns(**parts)
 
     def _asked(self, slots: Slots, obs: list[Array], first: Flags, reset: Slots) -> Asked:
         return Asked(slots, obs, first, self._at[slots], reset)
@@ -237,6 +283,13 @@ def _rows(answers: Answers, mask: Flags) -> Answers:
         some(answers.failed),
         some(answers.continues),
     )
+
+
+def _taken(part: Any, lanes: Slots) -> Any:
+    """These lanes of one part of the columns."""
+    if isinstance(part, list):
+        return [_taken(array, lanes) for array in part]
+    return None if part is None else np.take(part, lanes, axis=1)  # it lets other threads go on meanwhile
 
 
 def _columns(spec: FragmentSpec) -> Columns:

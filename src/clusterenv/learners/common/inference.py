@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from clusterenv import spaces
-from clusterenv.env.batch import assemble
+from clusterenv.env.batch import Piece, assemble
 from clusterenv.env.tally import Tally
 from clusterenv.envs import EPISODE_CONTINUES
 from clusterenv.errors import ConfigError, PolicyError
@@ -43,9 +43,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from clusterenv.env.batch import Batch, Piece
+    from clusterenv.env.batch import Batch
     from clusterenv.env.vector import ClusterEnv
     from clusterenv.learners.common.config import LearnerConfig
+    from clusterenv.learners.common.gathering import Unrolls
     from clusterenv.policy.protocol import Distribution
 
 # How long a wait of either thread lasts before it looks whether the other has ended.
@@ -109,13 +110,15 @@ class Inference:
             self._actor.has_value,
             every_state=every_state,
         )
-        self._unrolls = Gathering(spec, self._actor.states)
+        self._most = max(1, config.stream_buffers - 1)
+        # For unrolls that wait until they are a batch, those in the queue, those being copied, and what is whole now.
+        spare = self._size + (self._most + 2) * self._slots
+        self._unrolls = Gathering(spec, self._actor.states, spare=spare)
         self._streams = Streams(playing_seed(config.seed, epoch), range(envs.num_envs))
         self._noise = np.zeros((steps, envs.num_envs, self._distribution.draws), np.float32)
         self._nothing = self._distribution.to_env(np.zeros((envs.num_envs, *spec.action.shape), spec.action.dtype))
-        self._pieces: deque[Piece] = deque()
-        self._queue: deque[list[Piece]] = deque()
-        self._most = max(1, config.stream_buffers - 1)
+        self._whole: deque[Unrolls] = deque()
+        self._queue: deque[list[Unrolls]] = deque()
         self._changed = threading.Condition()
         self._ended = False
         self._error: BaseException | None = None
@@ -144,12 +147,24 @@ class Inference:
                 raise self._error
             if not self._queue:
                 raise ConfigError("the inference has been closed, so there are no more batches.")
-            pieces = self._queue.popleft()
+            unrolls = self._queue.popleft()
             self._changed.notify_all()
-        batch = assemble(
-            pieces, None, self._space, epoch=self._epoch, newest=self._handover.number, divergence=np.zeros(1)
-        )
+        batch = self._batch(unrolls)
         self.tally.batch(batch)
+        return batch
+
+    def _batch(self, unrolls: list[Unrolls]) -> Batch:
+        columns, final, slots, afresh = self._unrolls.gather(unrolls)
+        batch = assemble(
+            [Piece(0, columns, slots)],
+            columns,
+            self._space,
+            epoch=self._epoch,
+            newest=self._handover.number,
+            divergence=np.zeros(1),
+            final=final,
+        )
+        batch.worker_lost = afresh
         return batch
 
     def publish(self, module: nn.Module) -> None:
@@ -270,19 +285,19 @@ class Inference:
             self._of_slots[key] = at_slots(self._distribution, slots.tolist())
         return self._of_slots[key]
 
-    def _hand_over(self, whole: list[Piece]) -> None:
+    def _hand_over(self, whole: list[Unrolls]) -> None:
         """Whole unrolls, as many as make a batch, go into the queue; while it is full, everybody waits."""
-        self._pieces.extend(whole)
-        while sum(len(piece.slots) for piece in self._pieces) >= self._slots:
-            batch: list[Piece] = []
+        self._whole.extend(whole)
+        while sum(len(each.slots) for each in self._whole) >= self._slots:
+            batch: list[Unrolls] = []
             missing = self._slots
             while missing:
-                piece = self._pieces.popleft()
-                if len(piece.slots) > missing:
-                    piece, rest = piece.split(missing)
-                    self._pieces.appendleft(rest)
-                batch.append(piece)
-                missing -= len(piece.slots)
+                some = self._whole.popleft()
+                if len(some.slots) > missing:
+                    some, rest = some.split(missing)
+                    self._whole.appendleft(rest)
+                batch.append(some)
+                missing -= len(some.slots)
             with self._changed:
                 while len(self._queue) >= self._most and not self._ended:
                     self._changed.wait(_LOOK_S)
