@@ -30,18 +30,19 @@ class BareLoops:
     """
 
     def __init__(self, env_id: str, env_args: Sequence[str], cores: int, envs_per_core: int) -> None:
-        spawn = multiprocessing.get_context("spawn")
+        self._plays, self._cores, self._envs = (env_id, tuple(env_args)), cores, envs_per_core
         self._loops: list[tuple[Any, Connection]] = []
-        for core in range(cores):
-            ours, theirs = spawn.Pipe()
-            seeds = range(core * envs_per_core, (core + 1) * envs_per_core)
-            process = spawn.Process(target=_serve, args=(theirs, env_id, tuple(env_args), seeds), daemon=True)
-            process.start()
-            theirs.close()  # so that its end is seen here
-            self._loops.append((process, ours))
 
     def __enter__(self) -> BareLoops:
+        spawn = multiprocessing.get_context("spawn")
         try:
+            for core in range(self._cores):
+                ours, theirs = spawn.Pipe()
+                seeds = range(core * self._envs, (core + 1) * self._envs)
+                process = spawn.Process(target=_serve, args=(theirs, *self._plays, seeds), daemon=True)
+                process.start()
+                theirs.close()  # so that its end is seen here
+                self._loops.append((process, ours))
             for core, (_, connection) in enumerate(self._loops):
                 _answer(core, connection, START_LIMIT_S)  # it is ready: all are to play at the same time
         except BaseException:

@@ -39,7 +39,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 START_S = 120.0  # to import torch, to export the policy, to start the workers
 SLACK_S = 60.0  # of a turn, for the batches that were played ahead; a large network learns from one in seconds
-IDLE_S = 0.3  # who uses less than a tenth of a core for so long waits for somebody
+IDLE_S = 0.3  # those who use less than a tenth of a core, all together, for so long wait for somebody
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "mlp 64-64": {"body": "mlp"},

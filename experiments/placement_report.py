@@ -23,14 +23,15 @@ Steps per second with the policy on the workers (`--inference worker`) and on th
 network grows. *Acting* takes batches and throws them away, so it shows what environments and policy allow; *learning*
 makes one update of IMPALA after each batch, on the same device as the head's inference. *Head / worker* above 1 means
 that the head is the better place. *Lag* is how many versions old the data was. A *bare loop* steps the same
-environments in one process per core, without a policy and without waiting for anybody; it is measured by turns with
-the rest. The made-up environment keeps a core busy for the time named; the dense network sees four numbers of it, the
-others four frames of 84 x 84.
+environments in one process per core, without a policy and without waiting for anybody; where the shares of it are
+told, it was measured by turns with the rest. The made-up environment keeps a core busy for the time named; the dense
+network sees four numbers of it, the others four frames of 84 x 84.
 """
 HEAD = (
     "| network | a step takes | acting: worker | head | head / worker | learning: worker | head | head / worker "
-    "| lag: worker, head | rows in a batch | p50, p99 ms | of a bare loop, acting: worker, head | learning |"
+    "| lag: worker, head | rows in a batch | p50, p99 ms |"
 )
+LIMIT_HEAD = " of a bare loop, acting: worker, head | learning |"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +49,17 @@ def section(told: dict[str, Any]) -> str:
         lines += ["", f"Load of the machine when it began: {told['load']}."]
     if "note" in told:
         lines += ["", told["note"]]
-    lines += ["", HEAD, "| --- " * (HEAD.count(" | ") + 1) + "|"]
+    limits = any("acting_of_limit" in cell for cell in told["cells"])
+    head = HEAD + LIMIT_HEAD if limits else HEAD
+    lines += ["", head, "| --- " * (head.count(" | ") + 1) + "|"]
     pairs: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for cell in told["cells"]:
         pairs.setdefault((cell["network"], cell["env"]), {})[cell["inference"]] = cell
-    lines += [_row(network, env, found) for (network, env), found in pairs.items()]
+    lines += [_row(network, env, found, limits=limits) for (network, env), found in pairs.items()]
     return "\n".join(lines) + "\n"
 
 
-def _row(network: str, env: str, found: dict[str, dict[str, Any]]) -> str:
+def _row(network: str, env: str, found: dict[str, dict[str, Any]], *, limits: bool) -> str:
     worker, head = found.get("worker", {}), found.get("head", {})
     cells = [network, env]
     for part in ("acting", "learning"):
@@ -66,7 +69,7 @@ def _row(network: str, env: str, found: dict[str, dict[str, Any]]) -> str:
     cells.append(", ".join(str(cell.get("learning_lag", "-")) for cell in (worker, head)))
     cells.append(str(head.get("learning_batch", "-")))
     cells.append(", ".join(str(head.get(f"learning_{name}_ms", "-")) for name in ("p50", "p99")))
-    for part in ("acting", "learning"):
+    for part in ("acting", "learning") if limits else ():
         cells.append(", ".join(str(cell.get(f"{part}_of_limit", "-")) for cell in (worker, head)))
     failed = [f"{cell['inference']}: {cell['error']}" for cell in found.values() if "error" in cell]
     return f"| {' | '.join(cells)} |" + (f" {'; '.join(failed)}" if failed else "")

@@ -19,7 +19,7 @@ QUICK = {"workers": 1, "envs_per_worker": 4, "seconds": 0.1, "turns": 1, "atari"
 
 
 def test_both_placements_are_measured(tmp_path: pathlib.Path) -> None:
-    main(Args(networks=["mlp 64-64"], step_us=[10.0], out=tmp_path, **QUICK))  # type: ignore[arg-type]
+    main(Args(networks=["mlp 64-64"], step_us=[1000.0], out=tmp_path, **QUICK))  # type: ignore[arg-type]
     told = json.loads((tmp_path / "placement-cpu.json").read_text())
     assert [cell["inference"] for cell in told["cells"]] == ["worker", "head"]
     for cell in told["cells"]:
@@ -29,11 +29,11 @@ def test_both_placements_are_measured(tmp_path: pathlib.Path) -> None:
         share = turn["acting"]["steps_per_s"] / turn["limit"]["steps_per_s"]
         assert cell["acting_of_limit"] == pytest.approx(share, abs=1e-3)
     assert told["cells"][1]["learning_batch"] == pytest.approx(2, abs=1)
-    assert told["cells"][0]["acting_env_us"] == pytest.approx(10, abs=50)
+    assert told["cells"][0]["acting_env_us"] > 900
     assert told["cells"][0]["acting_policy_us"] > 0
     page = (tmp_path / "placement.md").read_text()
     assert told["machine"] in page
-    row = next(line for line in page.splitlines() if line.startswith("| mlp 64-64 | 10 us |"))
+    row = next(line for line in page.splitlines() if line.startswith("| mlp 64-64 | 1000 us |"))
     rates = [cell["acting_steps_per_s"] for cell in told["cells"]]
     assert f"| {rates[0]:,} | {rates[1]:,} | {rates[1] / rates[0]:.2f} |" in row
 

@@ -127,6 +127,7 @@ def test_when_all_are_damaged_that_is_said_of_each(
     with pytest.raises(WeightsCorrupt, match="does not have its hash") as raised:
         checkpoints.load()
     assert all(path.name in str(raised.value) for path in paths)
+    assert str(raised.value).endswith(f"Put one back from a copy of {tmp_path}, or begin a new run.")
     assert caplog.text == "", "nothing is used in their place"
 
 

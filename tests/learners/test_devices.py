@@ -19,7 +19,7 @@ def test_a_run_on_a_device_that_is_not_there_is_refused(device: str) -> None:
         learner.train()
 
 
-@pytest.mark.parametrize("sizes", [{"hidden": (10**8, 10**8)}, {"lstm": 10**9}])
+@pytest.mark.parametrize("sizes", [{"hidden": (1, 10**15)}, {"lstm": 10**15}])
 def test_a_network_that_does_not_fit_into_memory_is_refused_in_words(sizes: dict[str, Any]) -> None:
     learner = IMPALA(IMPALAConfig(cluster="inproc", **sizes))
     with pytest.raises(ConfigError, match=r"does not fit into the memory of device='cpu': .*allocate .*smaller layers"):

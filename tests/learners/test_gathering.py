@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterenv.learners.common import gathering
 from clusterenv.learners.common.gathering import Answers, Gathered, Gathering
 from clusterenv.spaces import Leaf
 from clusterenv.transport.fragments import FragmentSpec
+
+if TYPE_CHECKING:
+    import pytest
 
 NUMBER, ACTION = Leaf((), np.dtype(np.float32)), Leaf((), np.dtype(np.int64))
 T, N = 2, 3
@@ -205,3 +209,24 @@ def test_what_was_gathered_stays_as_it_was_while_others_play_on() -> None:
         unrolls.answered(Answers(one, [np.full(1, step, np.float32)], np.ones(1), no, no))
         told.append(unrolls.gather(unrolls.take()))
     assert [each.columns.obs[0][:, 0].tolist() for each in told] == [[step - 1, step] for step in range(1, 6)]
+
+
+def test_lanes_are_free_again_only_once_they_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread takes free lanes and plays into them at any time."""
+    unrolls = Gathering(spec(steps=1, slots=1), spare=1)
+    one, no = np.arange(1), np.zeros(1, bool)
+    unrolls.begin([np.zeros(1, np.float32)])
+    unrolls.acted(one, one, np.zeros(1), np.zeros((1, 1)), np.zeros(1), version=0)
+    unrolls.answered(Answers(one, [np.ones(1, np.float32)], np.ones(1), no, no))
+    copied: list[bool] = []
+
+    def taken(part: Any, lanes: Any) -> Any:
+        copied.append(not set(lanes.tolist()) & set(unrolls._free))
+        return original(part, lanes)
+
+    original = gathering._taken
+    monkeypatch.setattr(gathering, "_taken", taken)
+    unrolls.gather(unrolls.take())
+    assert len(copied) > 8
+    assert all(copied)
+    assert list(unrolls._free) == [0]

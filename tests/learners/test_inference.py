@@ -315,11 +315,20 @@ def test_the_learner_holds_inference_back() -> None:
 
 @pytest.mark.parametrize("buffers", [1, 3])
 @pytest.mark.parametrize(("size", "slots"), [(6, 6), (4, 5), (5, 2), (1, 1), (2, 6)])
-def test_whatever_waits_for_the_learner_has_room(size: int, slots: int, buffers: int) -> None:
+def test_whatever_waits_for_the_learner_has_room(
+    size: int, slots: int, buffers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also when as much waits as may: no unroll is overwritten, none is missing."""
     settings = config(inference_batch=size, stream_slots=slots, stream_buffers=buffers)
     with inferring(Screen, settings) as (subject, _):
-        wait_until(lambda: len(subject._queue) == subject._most, 30)
+        gather = subject._gathering.gather
+
+        def slowly(unrolls: Any) -> Any:
+            """The queue is full again before the batch is copied."""
+            wait_until(lambda: len(subject._queue) == subject._most, 30)
+            return gather(unrolls)
+
+        monkeypatch.setattr(subject._gathering, "gather", slowly)
         batches = [subject.next() for _ in range(8 * SLOTS // slots)]
     for played in by_slot(batches, 8).values():
         assert len(played) >= 4

@@ -52,6 +52,9 @@ def test_presets_say_what_came_of_them(name: str) -> None:
         settings = parse(catalog.find(algorithm), words[3:]).settings
         assert (settings.env_id, settings.seed) == (env_id, result["seeds"][0])
         assert settings.total_steps >= result["steps"]
+        early = settings.target_return is not None or "stopped" in result["remark"]
+        whole = settings.total_steps - result["steps"] < settings.batch_size
+        assert whole or early, "it is a result of other settings"
 
 
 def test_an_environment_that_nobody_tried_gets_the_defaults() -> None:

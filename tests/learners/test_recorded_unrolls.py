@@ -77,7 +77,7 @@ def learn(subject: Any, name: str, turn: int, device: str, left: float = 0.5) ->
 def test_off_a_gpu_a_step_runs_as_it_is(name: str, graphs: str) -> None:
     subject = updater(name, graphs, "cpu")
     assert not isinstance(subject._step, Recorded)
-    assert not subject.is_recorded
+    assert not subject.is_recordable
     told = learn(subject, name, 0, "cpu")
     assert np.isfinite(list(told.values())).all()
     assert told["charts/learning_rate"] == pytest.approx(subject.config.learning_rate * 0.5)
@@ -153,7 +153,7 @@ def test_a_step_that_is_played_back_may_use_its_memory_again(name: str, monkeypa
     for turn in range(12):
         expected = learn(plain, name, turn, "cpu", 1.0 - turn / 24)
         with monkeypatch.context() as patch:
-            patch.setattr(Updater, "is_recorded", True)
+            patch.setattr(Updater, "is_recordable", True)
             found = learn(subject, name, turn, "cpu", 1.0 - turn / 24)
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert len(played.held) == (2 if name.startswith("ppo") else 3)  # sizes of minibatches; room for 2, 4 and 8 ends

@@ -106,7 +106,7 @@ def _for_fewer(tuned: LearnerConfig, num_envs: str | None) -> LearnerConfig:
 def _with_own_rule(tuned: LearnerConfig, arguments: Sequence[str]) -> LearnerConfig:
     """Without a preset's threshold, if it has none in what is asked for: nobody typed that either."""
     other = _value_of(arguments, "sync.rule") not in (None, tuned.sync.rule)
-    steered = any(_value_of(arguments, f"sync.{name}") is not None for name in ("target-ess", "bandwidth"))
+    steered = any(_value_of(arguments, f"sync.{name}") not in (None, "None") for name in ("target-ess", "bandwidth"))
     if other or steered or _value_of(arguments, "inference") == "head":
         return replace(tuned, sync=SyncConfig())
     return tuned

@@ -94,7 +94,10 @@ class Checkpoints:
                 _log.warning("%s %s is used in its place.", each, path.name)
             return found
         if damaged:
-            raise WeightsCorrupt(" ".join(map(str, damaged))) from damaged[0]
+            told = " ".join(map(str, damaged))
+            raise WeightsCorrupt(f"{told} Put one back from a copy of {self.folder}, or begin a new run.") from damaged[
+                0
+            ]
         return None
 
 

@@ -147,7 +147,7 @@ class Gathering:
         count = spec.num_envs
         self._columns = _columns(replace(spec, num_envs=count + spare))
         self._lane = np.arange(count)  # of each slot
-        self._free = deque(range(count, count + spare))  # two threads take from it and add to it
+        self._free = deque(range(count, count + spare))  # who acts takes from it, who gathers adds to it
         self._at = np.zeros(count, np.intp)  # the step that each slot is at
         self._resetting = np.zeros(count, np.bool_)
         self._afresh = np.zeros(count, np.bool_)  # the unroll begins with a fresh environment, after a loss
@@ -255,7 +255,10 @@ class Gathering:
         done = slots[self._at[slots] == self.spec.steps]
         if not len(done):
             return
-        old, new = self._lane[done], np.array([self._free.popleft() for _ in done])
+        old, new = (
+            self._lane[done],
+            np.array([self._free.pop() for _ in done]),
+        )  # the last ones first: others may never be touched
         states = [] if self._states is None else list(self._states(done))
         self._whole.append(Unrolls(old, done, self._afresh[done], states))
         for column in (*self._columns.obs, self._columns.first):

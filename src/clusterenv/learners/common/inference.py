@@ -113,7 +113,7 @@ class Inference:
         self._most = max(1, config.stream_buffers - 1)
         # For unrolls that wait until they are a batch, those in the queue, those being copied, and what is whole now.
         spare = self._size + (self._most + 2) * self._slots
-        self._unrolls = Gathering(spec, self._actor.states, spare=spare)
+        self._gathering = Gathering(spec, self._actor.states, spare=spare)
         self._streams = Streams(playing_seed(config.seed, epoch), range(envs.num_envs))
         self._noise = np.zeros((steps, envs.num_envs, self._distribution.draws), np.float32)
         self._nothing = self._distribution.to_env(np.zeros((envs.num_envs, *spec.action.shape), spec.action.dtype))
@@ -154,7 +154,7 @@ class Inference:
         return batch
 
     def _batch(self, unrolls: list[Unrolls]) -> Batch:
-        columns, final, slots, afresh = self._unrolls.gather(unrolls)
+        columns, final, slots, afresh = self._gathering.gather(unrolls)
         batch = assemble(
             [Piece(0, columns, slots)],
             columns,
@@ -219,8 +219,8 @@ class Inference:
 
     def _loop(self, observations: list[Any]) -> None:
         """The hot loop: per batch one `recv`, one `send`, one forward pass, and two dozen calls of NumPy."""
-        envs, unrolls = self._envs, self._unrolls
-        asked = unrolls.begin(observations)
+        envs, gathering = self._envs, self._gathering
+        asked = gathering.begin(observations)
         # Every n-th slot: each worker has some of its block in each batch, so it steps while we infer.
         groups = -(-len(asked.act) // self._size)
         for group in range(groups):
@@ -232,13 +232,13 @@ class Inference:
             except multiprocessing.TimeoutError:
                 continue
             began = time.perf_counter()
-            asked = unrolls.answered(self._answers(*answers))
+            asked = gathering.answered(self._answers(*answers))
             if len(asked.reset):
                 envs.send(self._nothing[: len(asked.reset)], asked.reset)
             if len(asked.act):
                 self._act(asked.act, asked.obs, asked.first, asked.at)
                 self._meter.add(len(asked.act), time.perf_counter() - began)
-            self._hand_over(unrolls.take())
+            self._hand_over(gathering.take())
 
     def _answers(self, obs: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any]) -> Answers:
         leaves = spaces.take_apart(self._space, obs)
@@ -272,7 +272,7 @@ class Inference:
         actions = distribution.sample(params, self._noise[at, slots])
         self._envs.send(distribution.to_env(actions), slots)
         logp = distribution.log_prob(params, actions)  # while the environments step
-        self._unrolls.acted(slots, actions, logp, params, value, version=self._version)
+        self._gathering.acted(slots, actions, logp, params, value, version=self._version)
 
     def _distribution_of(self, slots: Any) -> Distribution:
         """That of these rows, where slots explore differently; the same slots come together again and again."""

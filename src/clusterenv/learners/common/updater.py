@@ -53,7 +53,7 @@ class Updater(abc.ABC, Generic[Config, Net]):
         self._acting: nn.Module = network if acting is None else acting
         self._recorded: list[Recorded] = []
 
-    def on_device(self, step: Step) -> Step:
+    def best_step(self, step: Step) -> Step:
         """A gradient step as it is best done on the learner's device: on a GPU as a CUDA graph, if settings allow it.
 
         It takes trees of tensors and returns one, reads no number back, and changes in place what it changes.
@@ -64,7 +64,7 @@ class Updater(abc.ABC, Generic[Config, Net]):
         return best
 
     @property
-    def is_recorded(self) -> bool:
+    def is_recordable(self) -> bool:
         """Whether gradient steps may be played back: each further shape of their inputs costs a recording."""
         return any(step.is_recordable for step in self._recorded)
 
@@ -120,7 +120,7 @@ class Updater(abc.ABC, Generic[Config, Net]):
 
     def number(self, value: float) -> Tensor:
         """A number as an input of a gradient step: one that was built into a recorded step would never change."""
-        return torch.full((), value, device=self.config.device)
+        return torch.full((), value, dtype=torch.float32, device=self.config.device)
 
     def weights(self) -> dict[str, Any]:
         """The acting policy's weights as arrays, as they travel."""

@@ -52,7 +52,7 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
         self.target = copy.deepcopy(network).requires_grad_(False)
         self.buffer: CircularBuffer[Batch] = CircularBuffer(config.buffer_batches, config.uses)
         self._source = torch.Generator().manual_seed(config.seed)
-        self._step = self.on_device(self.gradient_step)
+        self._step = self.best_step(self.gradient_step)
         self._updates, self._kl_coef = 0, config.kl_coef
         self._apart_sum, self._apart_count = 0.0, 0
 
@@ -109,7 +109,7 @@ class IMPACTUpdater(Updater[IMPACTConfig, Network]):
 
     def _learn(self, batch: Batch, left: float) -> dict[str, float]:
         """One gradient step on a batch; returns what it measured."""
-        material = unrolls.material(batch, few_shapes=self.is_recorded)
+        material = unrolls.material(batch, few_shapes=self.is_recordable)
         told = self._step(material, self.number(left), self.number(self._kl_coef))
         unrolls.learn_scale(self.network, batch)
         return numbers(told)

@@ -32,7 +32,7 @@ class IMPALAUpdater(Updater[IMPALAConfig, Network]):
     def __init__(self, config: IMPALAConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
         network = unrolls.network_for(config, observation_space, action_space)
         super().__init__(config, network, _optimizer(config, network), acting=network.policy_only())
-        self._step = self.on_device(self.gradient_step)
+        self._step = self.best_step(self.gradient_step)
         self._updates = 0
 
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
@@ -40,7 +40,7 @@ class IMPALAUpdater(Updater[IMPALAConfig, Network]):
         if batch is None:
             raise ValueError("IMPALA uses every batch once, so each update needs a new one.")
         left = self.anneal(left)
-        told = self._step(unrolls.material(batch, few_shapes=self.is_recorded), self.number(left))
+        told = self._step(unrolls.material(batch, few_shapes=self.is_recordable), self.number(left))
         unrolls.learn_scale(self.network, batch)
         self._updates += 1
         if self._updates % self.config.publish_every == 0:

@@ -40,7 +40,7 @@ class PPOUpdater(Updater[PPOConfig, ActorCritic]):
         ).to(config.device)
         optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5)
         super().__init__(config, network, optimizer, acting=network.policy_only())
-        self._step = self.on_device(self.gradient_step)
+        self._step = self.best_step(self.gradient_step)
         self._order = torch.Generator().manual_seed(config.seed)
 
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:

@@ -121,7 +121,7 @@ class ReplayUpdater(Updater[Config, Net]):
         self.memory = memory
         self.limiter = RateLimiter(config.samples_per_insert, config.learning_starts, config.slack)
         self.updates = 0
-        self._step = self.on_device(self.gradient_step)
+        self._step = self.best_step(self.gradient_step)
 
     @abc.abstractmethod
     def insert(self, batch: Batch) -> int:

@@ -93,7 +93,7 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
         super().__init__(config, network, optimizer, acting=self.target.policy_only())
         epsilons = [config.epsilon_kl, config.epsilon_spread] if gaussian else [config.epsilon_kl]
         self._epsilon = torch.tensor(epsilons, device=config.device)
-        self._step = self.on_device(self.gradient_step)
+        self._step = self.best_step(self.gradient_step)
         self._updates = 0
 
     def update(self, batch: Batch | None, left: float, publish: Callable[[], None]) -> dict[str, float]:
@@ -102,7 +102,7 @@ class VMPOUpdater(Updater[VMPOConfig, Network]):
             raise ValueError("V-MPO uses every batch once, so each update needs a new one.")
         left = self.anneal(left)
         aim = self.aim(batch)
-        material, share = unrolls.material(batch, few_shapes=self.is_recorded), self.number(left)
+        material, share = unrolls.material(batch, few_shapes=self.is_recordable), self.number(left)
         for _ in range(self.config.passes):
             told = self._step(material, aim, share)
         unrolls.learn_scale(self.network, batch)
