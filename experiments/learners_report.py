@@ -1,4 +1,4 @@
-"""The table and the picture of `experiments.learners`, from all that has been run.
+"""The tables and the picture of `experiments.learners`, from all that has been run.
 
 python -m experiments.learners_report
 """
@@ -19,6 +19,8 @@ HEAD = (
     "| environment | learner | sync | seeds | return, last 100 episodes | steps | seconds | syncs / versions | bytes |"
     " learner waits | workers idle |"
 )
+GOALS = {"CartPole-v1": 475, "LunarLander-v3": 200, "HalfCheetah-v5": 2_000, "Hopper-v5": 2_000}
+GOAL_HEAD = "| environment | return | learner | sync | seeds that reached it | after steps | after seconds |"
 
 
 def table(runs: list[dict[str, Any]]) -> str:
@@ -35,6 +37,33 @@ def table(runs: list[dict[str, Any]]) -> str:
             f"| {mean['learner_wait']:.0%} | {mean['worker_wait']:.0%} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def goals(runs: list[dict[str, Any]]) -> str:
+    """How soon the return of the last 100 episodes first was as high as `GOALS`, in Markdown.
+
+    Example:
+        >>> run = {"env_id": "CartPole-v1", "learner": "ppo", "rule": "aps", "curve": [[9, 0.5, 470.0], [20, 1, 480.0]]}
+        >>> print(goals([run]).splitlines()[-1])
+        | CartPole-v1 | 475 | ppo | aps | 1 of 1 | 20 | 1 |
+    """
+    lines = [GOAL_HEAD, "| --- " * (GOAL_HEAD.count("|") - 1) + "|"]
+    for (env_id, learner, rule), group in sorted(_groups(runs).items()):
+        if env_id not in GOALS:
+            continue
+        reached = [next((point for point in run["curve"] if point[2] >= GOALS[env_id]), None) for run in group]
+        found = [point for point in reached if point is not None]
+        cells = [env_id, f"{GOALS[env_id]:,}", learner, rule, f"{len(found)} of {len(group)}"]
+        cells += [_span([point[axis] for point in found]) for axis in (0, 1)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _span(values: list[float]) -> str:
+    if not values:
+        return "-"
+    low, high = (f"{value:,.0f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def draw(runs: list[dict[str, Any]], path: pathlib.Path) -> None:
@@ -69,13 +98,15 @@ def _groups(runs: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[
 
 
 def main(results: pathlib.Path = RESULTS) -> None:
-    """Print the table, and draw the picture beside the JSON file.
+    """Print the tables, and draw the picture beside the JSON file.
 
     Args:
         results: the JSON file.
     """
     runs = read(results)
-    Console(width=200, soft_wrap=True).print(table(runs), markup=False, highlight=False)
+    console = Console(width=200, soft_wrap=True)
+    for text in (table(runs), goals(runs)):
+        console.print(text, markup=False, highlight=False)
     draw(runs, results.with_suffix(".png"))
 
 

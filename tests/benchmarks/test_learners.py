@@ -37,6 +37,7 @@ def test_runs_are_made_once_and_told_in_a_table(tmp_path: pathlib.Path) -> None:
     assert told["curve"][-1][0] == 3_200
     learners_report.main(out)
     assert f"| {told['final_return']:.0f} | 3,200 |" in learners_report.table([told])
+    assert "| CartPole-v1 | 475 | impala | on-change | 0 of 1 | - | - |" in learners_report.goals([told])
     assert out.with_suffix(".png").stat().st_size > 0
 
 
