@@ -21,6 +21,7 @@ class BareLoops:
     """Processes that play when they are asked to, and do nothing in between.
 
     So that a machine whose speed changes from minute to minute can be measured in turns with what is to be compared.
+    (`benchmarks/runners/bare_loop.py` starts anew for each slice, because there nothing else may exist meanwhile.)
 
     Args:
         env_id: what each of them plays, with random actions and no policy.

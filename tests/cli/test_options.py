@@ -41,7 +41,9 @@ def test_without_an_environment_it_is_as_if_the_default_one_were_named() -> None
     assert told.run.runs == "runs"
 
 
-def test_several_tasks_have_the_preset_of_none() -> None:
+def test_several_tasks_have_the_preset_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog.Entry, "preset", lambda *_: VMPOConfig(passes=7))
+    assert parse(catalog.find("vmpo"), []).settings.passes == 7
     tasks = ("CartPole-v1", "clusterenv/CartPoleNoVelocity-v0")
     assert parse(catalog.find("vmpo"), ["--tasks", *tasks]).settings == VMPOConfig(tasks=tasks)
 
